@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Both set up what they need first.
+
+CARGO ?= cargo
+DENY := .tools/bin/cargo-deny
+
+.PHONY: help setup demo test bench bench-peer lint fmt clean
+
+help:
+	@echo "make demo        shows the index at work: three workers, three conversations"
+	@echo "make test        checks formatting and lints, runs every test"
+	@echo "make bench       criterion benches of hashing and the index, and a reader beside a writer"
+	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
+	@echo "make lint        formatting, clippy, licences"
+
+# Rust comes by rustup (see rust-toolchain.toml for the version); everything else comes with cargo.
+setup:
+	@command -v $(CARGO) >/dev/null || { \
+		echo "cargo is not installed, expected Rust $$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml) by rustup"; exit 1; }
+	@command -v cc >/dev/null || { \
+		echo "no C linker found; installing gcc"; apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
+	@$(CARGO) fetch --quiet --locked
+
+demo: setup
+	$(CARGO) run --quiet --release --locked -p kvlane-indexer --example three_workers
+
+test: setup
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked
+	$(CARGO) test --locked -p kvlane-indexer --features shuttle --test interleavings
+
+# KVLANE_TRACE=FILE benches on a Mooncake-format trace (an absolute path); without it one is made up.
+bench: setup
+	$(CARGO) bench --locked -p kvlane-benches
+
+bench-peer: setup
+	$(CARGO) test --locked --release -p kvlane-benches --features peer --test peer_hashes
+	$(CARGO) bench --locked -p kvlane-benches --features peer --bench beside
+
+$(DENY):
+	$(CARGO) install --quiet --locked --root .tools cargo-deny
+
+lint: setup $(DENY)
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
+	$(DENY) check licenses bans sources
+
+fmt:
+	$(CARGO) fmt --all
+
+clean:
+	$(CARGO) clean
+	rm -rf .tools

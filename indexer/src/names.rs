@@ -1,0 +1,561 @@
+//! One worker's names for the blocks it holds: which block does the engine mean by this id?
+//!
+//! There is one name per held block, so names are most of the index's memory, and an event brings a dozen
+//! or a thousand of them. Hashing each would cost more than everything else together. But engines name
+//! blocks in runs: a stored event is a piece of one path, the next event continues where one ended, and
+//! blocks go in the order of the path, usually from its end. So names are kept as *runs*, in the order of
+//! the path, 8 bytes each, and only few are hashed: the last name of each run, where the next event will
+//! continue, and names somebody asked for. After a run's last name is removed, the next one asked for is
+//! compared with its neighbour first.
+//!
+//! Any other name is searched for. Searching is cheap per name but not free: once names have been passed
+//! over many times, all of them are hashed, so a feed that jumps around pays for hashing, and no more.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use crate::block::{EngineBlockId, Tier};
+use crate::radix::{AnchorId, Topology};
+
+/// Deepest block whose place can be written down.
+pub(crate) const MAX_DEPTH: u32 = u32::MAX >> 1;
+
+/// How often names are passed over, on average, before they are hashed: about what hashing costs, in units
+/// of passing over.
+const PATIENCE: usize = 24;
+
+/// Where a name is: in which run, and the depth of its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    run: u32,
+    pub(crate) depth: u32,
+}
+
+/// Names of blocks that follow each other on one path and one tier.
+#[derive(Debug)]
+struct Run {
+    ids: VecDeque<EngineBlockId>,
+    /// Depths of hashed names other than the last, ascending. Not kept when all are hashed.
+    forks: SmallVec<[u32; 2]>,
+    /// All blocks lie in or above this anchor's node; the run holds one reference to it.
+    anchor: AnchorId,
+    /// Depth of the first block.
+    start: u32,
+    tier: Tier,
+    /// Its place in the list of runs whose names are not all hashed.
+    open_at: Option<u32>,
+}
+
+impl Run {
+    fn end(&self) -> u32 {
+        self.start + self.ids.len() as u32
+    }
+
+    fn get(&self, depth: u32) -> Option<EngineBlockId> {
+        self.ids.get(depth.checked_sub(self.start)? as usize).copied()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let forks = if self.forks.spilled() { self.forks.capacity() * size_of::<u32>() } else { 0 };
+        self.ids.capacity() * size_of::<EngineBlockId>() + forks
+    }
+
+    fn position(&self, id: EngineBlockId) -> Option<u32> {
+        let (front, back) = self.ids.as_slices();
+        let find = |part: &[EngineBlockId]| part.iter().position(|known| *known == id);
+        let at = find(front).or_else(|| find(back).map(|at| front.len() + at))?;
+        Some(self.start + at as u32)
+    }
+}
+
+/// A range of blocks whose names are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(crate) anchor: AnchorId,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    /// How the number of runs that refer to the anchor has changed: by none, or by one either way.
+    pub(crate) refs: i8,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    runs: Vec<Option<Run>>,
+    vacant: Vec<u32>,
+    index: HashTable<Spot>,
+    /// Runs of which not all names are hashed.
+    open: Vec<u32>,
+    /// How many names those have.
+    open_names: usize,
+    /// How many names have been passed over since all were last hashed.
+    passed_over: usize,
+    len: usize,
+    /// Bytes behind the runs' own pointers.
+    run_bytes: usize,
+    /// The run that last lost a name; its end is likely to lose the next.
+    recent: u32,
+}
+
+/// Spreads any naming scheme over all bits.
+#[inline]
+fn hash(id: EngineBlockId) -> u64 {
+    let id = id.to_u64();
+    let product = (id ^ id >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    product ^ product >> 32
+}
+
+impl Names {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.run_bytes
+            + self.runs.capacity() * size_of::<Option<Run>>()
+            + (self.vacant.capacity() + self.open.capacity()) * size_of::<u32>()
+            + self.index.allocation_size()
+    }
+
+    fn run(&self, run: u32) -> &Run {
+        match &self.runs[run as usize] {
+            Some(run) => run,
+            None => unreachable!("run {run} is referred to but gone"),
+        }
+    }
+
+    /// Changes one run and keeps the count of bytes.
+    fn change<R>(&mut self, run: u32, change: impl FnOnce(&mut Run) -> R) -> R {
+        let Some(run) = &mut self.runs[run as usize] else {
+            unreachable!("run {run} is referred to but gone")
+        };
+        let before = run.heap_bytes();
+        let result = change(run);
+        self.run_bytes = self.run_bytes + run.heap_bytes() - before;
+        result
+    }
+
+    /// The anchor at or above which the block at this spot lies.
+    pub(crate) fn anchor(&self, spot: Spot) -> AnchorId {
+        self.run(spot.run).anchor
+    }
+
+    /// Where a name is; on any tier when none is given.
+    pub(crate) fn find(&mut self, id: EngineBlockId, tier: Option<Tier>) -> Option<Spot> {
+        let fits = |run: &Run| tier.is_none_or(|tier| tier == run.tier);
+        let is = |spot: &Spot| {
+            let run = self.run(spot.run);
+            run.get(spot.depth) == Some(id) && fits(run)
+        };
+        if let Some(spot) = self.index.find(hash(id), is) {
+            return Some(*spot);
+        }
+        self.search(id, fits)
+    }
+
+    #[cold]
+    fn search(&mut self, id: EngineBlockId, fits: impl Fn(&Run) -> bool) -> Option<Spot> {
+        let mut found = None;
+        let mut passed_over = 0;
+        // The youngest first: what is asked for is more often new than old.
+        for number in self.open.iter().rev() {
+            let run = self.run(*number);
+            passed_over += run.ids.len();
+            if fits(run)
+                && let Some(depth) = run.position(id)
+            {
+                found = Some(Spot { run: *number, depth });
+                break;
+            }
+        }
+        self.passed_over += passed_over;
+        if let Some(spot) = found {
+            // Asked for once, likely asked for again: other paths branch off here.
+            self.change(spot.run, |run| {
+                let at = run.forks.partition_point(|fork| *fork < spot.depth);
+                run.forks.insert(at, spot.depth);
+            });
+            self.put(spot);
+        }
+        if self.passed_over > PATIENCE * self.open_names + 64 {
+            self.hash_all();
+        }
+        found
+    }
+
+    fn hash_all(&mut self) {
+        self.passed_over = 0;
+        self.open_names = 0;
+        for number in std::mem::take(&mut self.open) {
+            let hashed = self.change(number, |run| {
+                run.open_at = None;
+                std::mem::take(&mut run.forks)
+            });
+            let run = self.run(number);
+            let last = run.end() - 1;
+            for depth in run.start..last {
+                if !hashed.contains(&depth) {
+                    self.put(Spot { run: number, depth });
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, spot: Spot) {
+        let Self { runs, index, .. } = self;
+        let name = |spot: &Spot| runs[spot.run as usize].as_ref().and_then(|run| run.get(spot.depth));
+        // Names of spots in the index are known; a spot without one would be a contradiction.
+        let hashed = |spot: &Spot| name(spot).map_or(0, hash);
+        index.insert_unique(hashed(&spot), spot, hashed);
+    }
+
+    /// Takes a spot out of the index; its name must still be in its run.
+    fn unput(&mut self, spot: Spot) {
+        let Some(id) = self.run(spot.run).get(spot.depth) else { return };
+        if let Ok(found) = self.index.find_entry(hash(id), |known| *known == spot) {
+            found.remove();
+        }
+    }
+
+    /// Writes down names of blocks from depth `start` on, all in or above `anchor`'s node. `after` is where
+    /// the name of the block before them is; when it ends a run, that run goes on.
+    pub(crate) fn append(
+        &mut self,
+        topology: &mut Topology,
+        after: Option<Spot>,
+        (anchor, start, tier): (AnchorId, u32, Tier),
+        ids: impl ExactSizeIterator<Item = EngineBlockId>,
+    ) {
+        topology.retain(anchor, 1);
+        self.len += ids.len();
+        let continues = after.filter(|after| {
+            let run = self.run(after.run);
+            after.depth + 1 == start && run.end() == start && run.tier == tier && run.open_at.is_some()
+        });
+        let number = match continues {
+            Some(after) => {
+                self.open_names += ids.len();
+                // The old end is an ordinary name from now on, unless something branches off there.
+                if self.run(after.run).forks.last() != Some(&after.depth) {
+                    self.unput(after);
+                }
+                let old = self.change(after.run, |run| {
+                    let needed = run.ids.len() + ids.len();
+                    if needed > run.ids.capacity() {
+                        run.ids.reserve_exact(ids.len() + 12 + needed / 8);
+                    }
+                    run.ids.extend(ids);
+                    std::mem::replace(&mut run.anchor, anchor)
+                });
+                topology.release(old, 1);
+                after.run
+            }
+            None => self.add_run(Run {
+                ids: ids.collect(),
+                forks: SmallVec::new(),
+                anchor,
+                start,
+                tier,
+                open_at: None,
+            }),
+        };
+        let last = self.run(number).end() - 1;
+        self.put(Spot { run: number, depth: last });
+    }
+
+    /// Adds a run whose names are not hashed yet; names already counted.
+    fn add_run(&mut self, mut run: Run) -> u32 {
+        self.run_bytes += run.heap_bytes();
+        self.open_names += run.ids.len();
+        run.open_at = Some(self.open.len() as u32);
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.runs[number as usize] = Some(run);
+                number
+            }
+            None => {
+                if self.runs.len() == self.runs.capacity() {
+                    self.runs.reserve_exact(8 + self.runs.len() / 4);
+                }
+                self.runs.push(Some(run));
+                self.runs.len() as u32 - 1
+            }
+        };
+        self.open.push(number);
+        number
+    }
+
+    /// Closes the books on a run without names: off the list of open ones, its number free.
+    fn drop_run(&mut self, number: u32) {
+        let Some(run) = self.runs[number as usize].take() else { return };
+        self.run_bytes -= run.heap_bytes();
+        if let Some(at) = run.open_at {
+            self.open.swap_remove(at as usize);
+            if let Some(moved) = self.open.get(at as usize).copied() {
+                self.change(moved, |run| run.open_at = Some(at));
+            }
+        }
+        self.vacant.push(number);
+        if self.len == 0 {
+            *self = Self { passed_over: self.passed_over, ..Self::default() };
+        }
+    }
+
+    /// Takes out names that go together, as many from the front of `ids` as are neighbours in one run. Says
+    /// how many that were; none when the first one is not known on this tier.
+    pub(crate) fn remove(&mut self, ids: &[EngineBlockId], tier: Tier) -> Option<(usize, Gone)> {
+        let id = *ids.first()?;
+        let spot = match self.at_recent_end(id, tier) {
+            Some(spot) => spot,
+            None => self.find(id, Some(tier))?,
+        };
+        self.recent = spot.run;
+        let run = self.run(spot.run);
+        let same = |(asked, known): &(&EngineBlockId, &EngineBlockId)| asked == known;
+        if spot.depth + 1 == run.end() {
+            let count = ids.iter().zip(run.ids.iter().rev()).take_while(same).count();
+            Some((count, self.cut_end(spot.run, count as u32)))
+        } else if spot.depth == run.start {
+            let count = ids.iter().zip(run.ids.iter()).take_while(same).count();
+            Some((count, self.cut_start(spot.run, count as u32)))
+        } else {
+            Some((1, self.cut_out(spot)))
+        }
+    }
+
+    fn at_recent_end(&self, id: EngineBlockId, tier: Tier) -> Option<Spot> {
+        let run = self.runs.get(self.recent as usize)?.as_ref().filter(|run| run.tier == tier)?;
+        if run.ids.back() == Some(&id) {
+            return Some(Spot { run: self.recent, depth: run.end() - 1 });
+        }
+        (run.ids.front() == Some(&id)).then_some(Spot { run: self.recent, depth: run.start })
+    }
+
+    /// Takes the spots of the names at these depths out of the index, those that are in it.
+    fn unput_range(&mut self, number: u32, from: u32, to: u32) {
+        let run = self.run(number);
+        if run.open_at.is_none() {
+            (from..to).for_each(|depth| self.unput(Spot { run: number, depth }));
+            return;
+        }
+        let last = run.end() - 1;
+        if (from..to).contains(&last) && run.forks.last() != Some(&last) {
+            self.unput(Spot { run: number, depth: last });
+        }
+        if self.run(number).forks.is_empty() {
+            return;
+        }
+        let forks = self.change(number, |run| {
+            let first = run.forks.partition_point(|fork| *fork < from);
+            let after = run.forks.partition_point(|fork| *fork < to);
+            run.forks.drain(first..after).collect::<SmallVec<[u32; 8]>>()
+        });
+        forks.into_iter().for_each(|depth| self.unput(Spot { run: number, depth }));
+    }
+
+    /// Sees to it that an open run's last name is hashed, once.
+    fn hash_end(&mut self, number: u32) {
+        let run = self.run(number);
+        let last = run.end() - 1;
+        if run.open_at.is_some() && run.forks.last() != Some(&last) {
+            self.put(Spot { run: number, depth: last });
+        }
+    }
+
+    fn forget_names(&mut self, number: u32, count: u32) {
+        self.len -= count as usize;
+        if self.run(number).open_at.is_some() {
+            self.open_names -= count as usize;
+        }
+    }
+
+    /// Ends the books on a range just taken out of a run.
+    fn gone(&mut self, number: u32, from: u32, to: u32) -> Gone {
+        let run = self.run(number);
+        let (anchor, last) = (run.anchor, run.ids.is_empty());
+        if last {
+            self.drop_run(number);
+        } else {
+            self.change(number, |run| {
+                if run.ids.capacity() > 2 * run.ids.len() + 16 {
+                    run.ids.shrink_to(run.ids.len() + run.ids.len() / 8);
+                }
+            });
+            self.hash_end(number);
+        }
+        Gone { anchor, from, to, refs: -i8::from(last) }
+    }
+
+    fn cut_end(&mut self, number: u32, count: u32) -> Gone {
+        let end = self.run(number).end();
+        self.unput_range(number, end - count, end);
+        self.forget_names(number, count);
+        self.change(number, |run| run.ids.truncate(run.ids.len() - count as usize));
+        self.gone(number, end - count, end)
+    }
+
+    fn cut_start(&mut self, number: u32, count: u32) -> Gone {
+        let start = self.run(number).start;
+        self.unput_range(number, start, start + count);
+        self.forget_names(number, count);
+        let keeps_end = self.run(number).ids.len() as u32 > count;
+        self.change(number, |run| {
+            run.ids.drain(..count as usize);
+            run.start += count;
+        });
+        // The end is hashed already when there is one; `gone` would hash it again.
+        if keeps_end {
+            return Gone { anchor: self.run(number).anchor, from: start, to: start + count, refs: 0 };
+        }
+        self.gone(number, start, start + count)
+    }
+
+    /// Takes one name out of the middle: the shorter side becomes a run of its own.
+    fn cut_out(&mut self, spot: Spot) -> Gone {
+        let Spot { run: number, depth } = spot;
+        let run = self.run(number);
+        let (start, end, anchor, tier) = (run.start, run.end(), run.anchor, run.tier);
+        let was_open = run.open_at.is_some();
+        let front_moves = depth - start < end - depth;
+        let (from, to) = if front_moves { (start, depth) } else { (depth + 1, end) };
+        let forks: SmallVec<[u32; 2]> =
+            run.forks.iter().copied().filter(|fork| (from..to).contains(fork)).collect();
+        self.unput_range(number, from.min(depth), to.max(depth + 1));
+        self.forget_names(number, 1 + (to - from));
+        let ids = self.change(number, |run| {
+            let at = (depth - start) as usize;
+            if front_moves {
+                let mut front: VecDeque<_> = run.ids.drain(..=at).collect();
+                front.pop_back();
+                run.start = depth + 1;
+                front
+            } else {
+                let back = run.ids.split_off(at + 1);
+                run.ids.pop_back();
+                run.ids.shrink_to(run.ids.len() + run.ids.len() / 8);
+                back
+            }
+        });
+        self.len += ids.len();
+        let moved =
+            self.add_run(Run { ids, forks: SmallVec::new(), anchor, start: from, tier, open_at: None });
+        let last = to - 1;
+        self.put(Spot { run: moved, depth: last });
+        if was_open {
+            for fork in forks.into_iter().filter(|fork| *fork != last) {
+                self.change(moved, |run| run.forks.push(fork));
+                self.put(Spot { run: moved, depth: fork });
+            }
+        }
+        if !front_moves {
+            self.hash_end(number);
+        }
+        Gone { anchor, from: depth, to: depth + 1, refs: 1 }
+    }
+
+    /// Every range of names there is.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = NameRange<'_>> {
+        self.runs.iter().flatten().map(|run| NameRange { run })
+    }
+
+    /// Shortens every run to the depth that `keep` gives for it, and says what went.
+    pub(crate) fn truncate_each(&mut self, mut keep: impl FnMut(&NameRange<'_>) -> u32) -> Vec<(Tier, Gone)> {
+        let cuts: Vec<_> = (0_u32..)
+            .zip(&self.runs)
+            .filter_map(|(number, run)| {
+                let run = run.as_ref()?;
+                let to = keep(&NameRange { run }).max(run.start);
+                (to < run.end()).then(|| (number, run.tier, run.end() - to))
+            })
+            .collect();
+        cuts.into_iter().map(|(number, tier, count)| (tier, self.cut_end(number, count))).collect()
+    }
+
+    /// Gives memory back when far less is held than there is room for.
+    pub(crate) fn settle(&mut self) {
+        if self.index.capacity() > 4 * self.index.len() + 16 {
+            let runs = &self.runs;
+            let name = |spot: &Spot| runs[spot.run as usize].as_ref().and_then(|run| run.get(spot.depth));
+            self.index.shrink_to(self.index.len(), |spot| name(spot).map_or(0, hash));
+        }
+        if self.vacant.len() > self.runs.len() / 2 + 8 {
+            self.renumber();
+        }
+    }
+
+    /// Numbers the runs anew, without gaps.
+    fn renumber(&mut self) {
+        let mut numbers = vec![0; self.runs.len()];
+        let old = std::mem::take(&mut self.runs);
+        self.runs.reserve_exact(old.len() - self.vacant.len());
+        for (number, run) in numbers.iter_mut().zip(old) {
+            *number = self.runs.len() as u32;
+            self.runs.extend(run.map(Some));
+        }
+        self.index.iter_mut().for_each(|spot| spot.run = numbers[spot.run as usize]);
+        self.open.iter_mut().for_each(|run| *run = numbers[*run as usize]);
+        self.open.shrink_to_fit();
+        self.vacant = Vec::new();
+        self.recent = 0;
+    }
+}
+
+#[cfg(any(test, debug_assertions))]
+impl Names {
+    /// Panics when the books do not agree.
+    pub(crate) fn check(&self) {
+        let runs: Vec<_> =
+            (0_u32..).zip(&self.runs).filter_map(|(n, run)| Some((n, run.as_ref()?))).collect();
+        assert_eq!(self.len, runs.iter().map(|(_, run)| run.ids.len()).sum::<usize>());
+        assert_eq!(self.run_bytes, runs.iter().map(|(_, run)| run.heap_bytes()).sum::<usize>());
+        let open: Vec<_> = runs.iter().filter(|(_, run)| run.open_at.is_some()).collect();
+        assert_eq!(self.open_names, open.iter().map(|(_, run)| run.ids.len()).sum::<usize>());
+        assert_eq!(self.open.len(), open.len());
+        let mut hashed = 0;
+        for (number, run) in &runs {
+            assert!(!run.ids.is_empty());
+            let last = run.end() - 1;
+            if let Some(at) = run.open_at {
+                assert_eq!(self.open[at as usize], *number);
+                assert!(run.forks.is_sorted() && run.forks.iter().all(|fork| run.get(*fork).is_some()));
+                hashed += run.forks.len() + usize::from(!run.forks.contains(&last));
+            } else {
+                assert!(run.forks.is_empty());
+                hashed += run.ids.len();
+            }
+            let depths = if run.open_at.is_some() { last..run.end() } else { run.start..run.end() };
+            for depth in depths.chain(run.forks.iter().copied()) {
+                let spot = Spot { run: *number, depth };
+                let id = run.get(depth).expect("hashed names are in their run");
+                assert!(self.index.find(hash(id), |known| *known == spot).is_some(), "{spot:?} is hashed");
+            }
+        }
+        assert_eq!(self.index.len(), hashed, "nothing else is hashed");
+    }
+}
+
+/// One run, to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NameRange<'a> {
+    run: &'a Run,
+}
+
+impl<'a> NameRange<'a> {
+    pub(crate) fn anchor(&self) -> AnchorId {
+        self.run.anchor
+    }
+
+    pub(crate) fn tier(&self) -> Tier {
+        self.run.tier
+    }
+
+    /// Depths of the first block and of the one after the last.
+    pub(crate) fn depths(&self) -> (u32, u32) {
+        (self.run.start, self.run.end())
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EngineBlockId> + use<'a> {
+        self.run.ids.iter().copied()
+    }
+}

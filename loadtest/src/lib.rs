@@ -1,0 +1,1 @@
+//! Multi-turn conversations against any OpenAI-compatible endpoint. Empty so far.
