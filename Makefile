@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Both set up what they need first.
 
 CARGO ?= cargo
-DENY := .tools/bin/cargo-deny
+DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
 .PHONY: help setup demo test bench bench-peer lint fmt clean
 
