@@ -5,7 +5,9 @@
 //! [`EngineBlockId`] is whatever name the engine itself gave that block.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
+use std::sync::LazyLock;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -53,6 +55,27 @@ impl EngineBlockId {
     pub const fn to_u64(self) -> u64 {
         self.0
     }
+
+    #[inline]
+    pub(crate) fn spread(self) -> u64 {
+        spread(self.0)
+    }
+}
+
+impl SequenceHash {
+    #[inline]
+    pub(crate) fn spread(self) -> u64 {
+        spread(self.0)
+    }
+}
+
+/// Spreads any numbering over all bits, for hash tables. Differently in every process: names and block hashes
+/// come from outside, and nobody should be able to choose ones that meet.
+#[inline]
+fn spread(value: u64) -> u64 {
+    static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0) | 1);
+    let product = u128::from(value ^ *SECRET) * 0x9E37_79B9_7F4A_7C15;
+    (product >> 64) as u64 ^ product as u64
 }
 
 impl From<u64> for EngineBlockId {

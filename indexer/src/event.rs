@@ -15,7 +15,8 @@ pub struct StoredBlock {
 /// A change of one worker's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KvEvent {
-    /// `blocks` follow each other, the first one follows `parent` or opens a prompt.
+    /// `blocks` follow each other, the first one follows `parent` or opens a prompt. At any time one name
+    /// stands for one block of a worker and tier; engines name blocks by their content, so it does.
     Stored { tier: Tier, parent: Option<EngineBlockId>, blocks: Vec<StoredBlock> },
     /// These blocks are gone from this tier.
     Removed { tier: Tier, ids: Vec<EngineBlockId> },
@@ -61,8 +62,12 @@ impl KvEvent {
 
 /// The first block whose name an earlier one of the same event carries.
 fn repeated(blocks: &[StoredBlock]) -> Option<(usize, usize)> {
-    if blocks.len() <= 64 {
-        return repeated_in(&mut [0; 128], blocks);
+    // Most events are a turn's blocks or one.
+    match blocks.len() {
+        0 | 1 => return None,
+        2..=16 => return repeated_in(&mut [0; 32], blocks),
+        17..=64 => return repeated_in(&mut [0; 128], blocks),
+        _ => {}
     }
     repeated_in(&mut vec![0; (2 * blocks.len()).next_power_of_two()], blocks)
 }
@@ -71,8 +76,7 @@ fn repeated(blocks: &[StoredBlock]) -> Option<(usize, usize)> {
 fn repeated_in(places: &mut [u32], blocks: &[StoredBlock]) -> Option<(usize, usize)> {
     let mask = places.len() - 1;
     for (second, block) in blocks.iter().enumerate() {
-        let spread = block.id.to_u64().wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut at = (spread >> 32) as usize & mask;
+        let mut at = block.id.spread() as usize & mask;
         while let Some(first) = (places[at] as usize).checked_sub(1) {
             if blocks[first].id == block.id {
                 return Some((first, second));

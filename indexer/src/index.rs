@@ -90,7 +90,7 @@ pub struct Index {
     forgotten: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Registry {
     directory: Arc<Directory>,
     workers: HashMap<WorkerId, Arc<Worker>>,
@@ -105,12 +105,13 @@ struct Worker {
 
 impl Index {
     pub fn new(config: IndexConfig) -> Self {
+        let directory = Directory::empty();
         Self {
             config,
             tree: RadixTree::new(config.shards.clamp(1, 1 << 12)),
             predicted: Predicted::new(config.predicted),
-            registry: RwLock::default(),
-            directory_version: AtomicU64::new(0),
+            directory_version: AtomicU64::new(directory.version),
+            registry: RwLock::new(Registry { directory, workers: HashMap::new() }),
             worker_bytes: AtomicUsize::new(0),
             departed: Mutex::default(),
             forgotten: AtomicU64::new(0),
@@ -195,12 +196,13 @@ impl Index {
     /// Forgets a worker and everything it held; false when it was not known. Should it speak again, it starts
     /// from nothing.
     pub fn forget(&self, worker: WorkerId) -> bool {
-        let mut gone = None;
-        self.change_directory(|registry| {
-            gone = registry.workers.remove(&worker);
-            registry.directory.without(worker)
-        });
-        let Some(worker) = gone else { return false };
+        let worker = {
+            let mut registry = self.registry.write();
+            let Some(gone) = registry.workers.remove(&worker) else { return false };
+            let directory = registry.directory.without(worker);
+            self.publish(&mut registry, directory);
+            gone
+        };
         {
             let mut state = worker.state.lock();
             let bytes = state.bytes();

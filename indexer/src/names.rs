@@ -56,14 +56,6 @@ pub(crate) struct Names {
     recent: u32,
 }
 
-/// Spreads any naming scheme over all bits.
-#[inline]
-fn hash(id: EngineBlockId) -> u64 {
-    let id = id.to_u64();
-    let product = (id ^ id >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    product ^ product >> 32
-}
-
 impl Names {
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -102,14 +94,20 @@ impl Names {
     /// Where a name is; on any tier when none is given.
     pub(crate) fn find(&mut self, id: EngineBlockId, tier: Option<Tier>) -> Option<Spot> {
         let fits = |run: &Run| tier.is_none_or(|tier| tier == run.tier);
+        self.find_hashed(id, fits).or_else(|| self.search(id, fits))
+    }
+
+    /// Where the name is that a stored event calls its parent: on the event's own tier, or else on any.
+    pub(crate) fn find_parent(&mut self, id: EngineBlockId, tier: Tier) -> Option<Spot> {
+        self.find_hashed(id, |run| run.tier == tier).or_else(|| self.find(id, None))
+    }
+
+    fn find_hashed(&self, id: EngineBlockId, fits: impl Fn(&Run) -> bool) -> Option<Spot> {
         let is = |spot: &Spot| {
             let run = self.run(spot.run);
             run.get(spot.depth) == Some(id) && fits(run)
         };
-        if let Some(spot) = self.index.find(hash(id), is) {
-            return Some(*spot);
-        }
-        self.search(id, fits)
+        self.index.find(id.spread(), is).copied()
     }
 
     #[cold]
@@ -153,7 +151,7 @@ impl Names {
             let run = self.run(number);
             let last = run.end() - 1;
             for depth in run.start..last {
-                if !hashed.contains(&depth) {
+                if hashed.binary_search(&depth).is_err() {
                     self.put(Spot { run: number, depth });
                 }
             }
@@ -164,14 +162,14 @@ impl Names {
         let Self { runs, index, .. } = self;
         let name = |spot: &Spot| runs[spot.run as usize].as_ref().and_then(|run| run.get(spot.depth));
         // Names of spots in the index are known; a spot without one would be a contradiction.
-        let hashed = |spot: &Spot| name(spot).map_or(0, hash);
+        let hashed = |spot: &Spot| name(spot).map_or(0, EngineBlockId::spread);
         index.insert_unique(hashed(&spot), spot, hashed);
     }
 
     /// Takes a spot out of the index; its name must still be in its run.
     fn unput(&mut self, spot: Spot) {
         let Some(id) = self.run(spot.run).get(spot.depth) else { return };
-        if let Ok(found) = self.index.find_entry(hash(id), |known| *known == spot) {
+        if let Ok(found) = self.index.find_entry(id.spread(), |known| *known == spot) {
             found.remove();
         }
     }
@@ -270,7 +268,7 @@ impl Names {
         if self.index.capacity() > 4 * self.index.len() + 16 {
             let runs = &self.runs;
             let name = |spot: &Spot| runs[spot.run as usize].as_ref().and_then(|run| run.get(spot.depth));
-            self.index.shrink_to(self.index.len(), |spot| name(spot).map_or(0, hash));
+            self.index.shrink_to(self.index.len(), |spot| name(spot).map_or(0, EngineBlockId::spread));
         }
         if self.vacant.len() > self.runs.len() / 2 + 8 {
             self.renumber();
@@ -321,7 +319,7 @@ impl Names {
             for depth in depths.chain(run.forks.iter().copied()) {
                 let spot = Spot { run: *number, depth };
                 let id = run.get(depth).expect("hashed names are in their run");
-                assert!(self.index.find(hash(id), |known| *known == spot).is_some(), "{spot:?} is hashed");
+                assert!(self.index.find(id.spread(), |known| *known == spot).is_some(), "{spot:?} is hashed");
             }
         }
         assert_eq!(self.index.len(), hashed, "nothing else is hashed");

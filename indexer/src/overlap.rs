@@ -42,7 +42,7 @@ impl Overlap {
         &self.directory
     }
 
-    /// Leading blocks on the device, one number per place; places without a worker are zero.
+    /// Leading blocks on the device, one number per place; those of places without a worker mean nothing.
     pub fn device(&self) -> &[u32] {
         let depths = self.confirmed.as_slice();
         &depths[..self.directory.slot_count().min(depths.len())]

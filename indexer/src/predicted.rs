@@ -136,15 +136,21 @@ impl Predicted {
     /// Drops what has died.
     pub(crate) fn expire(&self, now: Tick) {
         if self.generations.read().front().is_some_and(|oldest| oldest.dies <= now.0) {
+            let mut dead = Vec::new();
             let mut generations = self.generations.write();
             while let Some(oldest) = generations.pop_front_if(|oldest| oldest.dies <= now.0) {
                 self.blocks.fetch_sub(oldest.blocks.load(Ordering::Relaxed), Ordering::Relaxed);
+                dead.push(oldest);
             }
+            // Freed only when nobody waits for it.
+            drop(generations);
         }
     }
 
     fn drop_oldest(&self) {
-        if let Some(oldest) = self.generations.write().pop_front() {
+        // The lock is free again before the tree is.
+        let oldest = self.generations.write().pop_front();
+        if let Some(oldest) = oldest {
             let blocks = oldest.blocks.load(Ordering::Relaxed);
             self.blocks.fetch_sub(blocks, Ordering::Relaxed);
             self.dropped.fetch_add(blocks, Ordering::Relaxed);

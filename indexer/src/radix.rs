@@ -32,6 +32,7 @@ use hashbrown::HashTable;
 
 use self::node::Node;
 pub(crate) use self::plan::Plan;
+use self::topology::Place;
 pub(crate) use self::topology::{AnchorId, Topology};
 use crate::Tick;
 use crate::block::SequenceHash;
@@ -104,23 +105,28 @@ impl RadixTree {
         size_of_val::<[CachePadded<Shard>]>(&self.shards) + self.heap_bytes.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, key: SequenceHash) -> &Shard {
-        &self.shards[self.shard_index(key)]
+    fn shard(&self, spread: u64) -> &Shard {
+        &self.shards[self.shard_index(spread)]
     }
 
     #[inline]
-    fn shard_index(&self, key: SequenceHash) -> usize {
-        (spread(key) >> 40) as usize & (self.shards.len() - 1)
+    fn shard_index(&self, spread: u64) -> usize {
+        (spread >> 40) as usize & (self.shards.len() - 1)
     }
 
-    fn read<R>(&self, key: SequenceHash, look: impl FnOnce(&Node) -> R) -> R {
-        let nodes = self.shard(key).nodes.read();
-        look(nodes.find(spread(key), |node| node.key == key).expect("a live anchor has its node"))
+    fn read<R>(&self, place: &Place, look: impl FnOnce(&Node) -> R) -> R {
+        self.read_at(place.key, place.start, look).expect("a live anchor has its node")
+    }
+
+    fn read_at<R>(&self, key: SequenceHash, start: u32, look: impl FnOnce(&Node) -> R) -> Option<R> {
+        let spread = key.spread();
+        let nodes = self.shard(spread).nodes.read();
+        nodes.find(spread, |node| node.is(key, start)).map(look)
     }
 
     /// The one way nodes change: under the shard's lock, seen by readers through its version.
-    fn change<R>(&self, key: SequenceHash, change: impl FnOnce(&mut HashTable<Node>) -> R) -> R {
-        let shard = self.shard(key);
+    fn change<R>(&self, spread: u64, change: impl FnOnce(&mut HashTable<Node>) -> R) -> R {
+        let shard = self.shard(spread);
         let mut nodes = shard.nodes.write();
         let result = change(&mut nodes);
         shard.version.store(shard.version.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -128,10 +134,11 @@ impl RadixTree {
     }
 
     fn update<R>(&self, topology: &mut Topology, anchor: AnchorId, update: impl FnOnce(&mut Node) -> R) -> R {
-        let key = topology.place(anchor).key;
-        self.change(key, |nodes| {
+        let place = topology.place(anchor);
+        let (key, start, spread) = (place.key, place.start, place.key.spread());
+        self.change(spread, |nodes| {
             let node =
-                nodes.find_mut(spread(key), |node| node.key == key).expect("a live anchor has its node");
+                nodes.find_mut(spread, |node| node.is(key, start)).expect("a live anchor has its node");
             let before = node.heap_bytes();
             let result = update(node);
             topology.node_bytes = topology.node_bytes + node.heap_bytes() - before;
@@ -140,22 +147,24 @@ impl RadixTree {
     }
 
     fn insert(&self, topology: &mut Topology, node: Node) {
-        self.change(node.key, |nodes| {
+        let spread = node.key.spread();
+        self.change(spread, |nodes| {
             let before = nodes.allocation_size();
             topology.node_bytes += node.heap_bytes();
-            nodes.insert_unique(spread(node.key), node, |node| spread(node.key));
+            nodes.insert_unique(spread, node, |node| node.key.spread());
             topology.node_bytes = topology.node_bytes + nodes.allocation_size() - before;
         });
     }
 
-    fn remove_node(&self, topology: &mut Topology, key: SequenceHash) {
-        self.change(key, |nodes| {
+    fn remove_node(&self, topology: &mut Topology, key: SequenceHash, start: u32) {
+        let spread = key.spread();
+        self.change(spread, |nodes| {
             let before = nodes.allocation_size();
-            if let Ok(entry) = nodes.find_entry(spread(key), |node| node.key == key) {
+            if let Ok(entry) = nodes.find_entry(spread, |node| node.is(key, start)) {
                 topology.node_bytes -= entry.remove().0.heap_bytes();
             }
             if nodes.capacity() > 4 * nodes.len() + 16 || nodes.is_empty() {
-                nodes.shrink_to(nodes.len() + nodes.len() / 2, |node| spread(node.key));
+                nodes.shrink_to(nodes.len() + nodes.len() / 2, |node| node.key.spread());
             }
             topology.node_bytes = topology.node_bytes + nodes.allocation_size() - before;
         });
@@ -165,17 +174,16 @@ impl RadixTree {
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn hash_at(&self, topology: &Topology, position: Position) -> SequenceHash {
         let place = topology.place(position.anchor);
-        self.read(place.key, |node| node.hash_at(position.depth - place.start))
+        self.read(place, |node| node.hash_at(position.depth - place.start))
     }
 
-    fn anchor_of(&self, key: SequenceHash) -> Option<AnchorId> {
-        let nodes = self.shard(key).nodes.read();
-        nodes.find(spread(key), |node| node.key == key).map(|node| node.anchor)
+    fn anchor_of(&self, key: SequenceHash, start: u32) -> Option<AnchorId> {
+        self.read_at(key, start, |node| node.anchor)
     }
 
     /// When the node at this anchor was last stored to or hit.
     pub(crate) fn touched(&self, topology: &Topology, anchor: AnchorId) -> Tick {
-        self.read(topology.place(anchor).key, Node::touched)
+        self.read(topology.place(anchor), Node::touched)
     }
 
     /// Shows the blocks of the node at this anchor.
@@ -185,7 +193,7 @@ impl RadixTree {
         anchor: AnchorId,
         look: impl FnOnce(&[SequenceHash]) -> R,
     ) -> R {
-        self.read(topology.place(anchor).key, |node| look(node.hashes()))
+        self.read(topology.place(anchor), |node| look(node.hashes()))
     }
 
     /// Distinct blocks in the tree, held or kept for what hangs below them.
@@ -195,11 +203,4 @@ impl RadixTree {
         };
         self.shards.iter().map(nodes).sum()
     }
-}
-
-/// Sequence hashes are spread evenly when they are hashes; events from outside may carry anything.
-#[inline]
-fn spread(key: SequenceHash) -> u64 {
-    let product = key.0.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    product ^ product >> 32
 }

@@ -15,7 +15,7 @@
 //! Parents come before their children, and a worker's runs in the order of nodes and blocks. Predictions are
 //! not part of it: they would be dead by the time anyone reads it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -100,7 +100,9 @@ impl Index {
     }
 
     /// A new index that holds what the snapshot says. Bytes that are not a whole snapshot are refused.
-    pub fn restore(config: IndexConfig, snapshot: &[u8]) -> Result<Self, SnapshotError> {
+    ///
+    /// `now` is the caller's clock; nothing restored counts as used later than that.
+    pub fn restore(config: IndexConfig, snapshot: &[u8], now: Tick) -> Result<Self, SnapshotError> {
         let mut reader = Reader::open(snapshot)?;
         let index = Self::new(config);
         let nodes = reader.u32("nodes")?;
@@ -108,7 +110,7 @@ impl Index {
         if workers as usize > config.max_workers {
             return Err(SnapshotError::TooManyWorkers { workers, max: config.max_workers });
         }
-        let nodes = reader.nodes(&index, nodes)?;
+        let nodes = reader.nodes(&index, nodes, now)?;
         for _ in 0..workers {
             reader.worker(&index, &nodes)?;
         }
@@ -207,14 +209,15 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    fn nodes(&mut self, index: &Index, count: u32) -> Result<Vec<Rebuilt>, SnapshotError> {
+    fn nodes(&mut self, index: &Index, count: u32, now: Tick) -> Result<Vec<Rebuilt>, SnapshotError> {
         let invalid = |field, value: u32, expected| {
             Err(SnapshotError::Invalid { field, value: u64::from(value), expected })
         };
         let mut nodes: Vec<Rebuilt> = Vec::new();
+        let mut seen = HashSet::new();
         for number in 0..count {
             let parent = self.u32("node.parent")?;
-            let touched = Tick(self.u32("node.touched")?);
+            let touched = Tick(self.u32("node.touched")?).min(now);
             let len = self.count("node.blocks", 8)?;
             if len == 0 {
                 return invalid("node.blocks", len, "at least one");
@@ -229,6 +232,9 @@ impl<'a> Reader<'a> {
             let start = parent.map_or(0, |parent| parent.start + parent.len);
             if u64::from(start) + u64::from(len) > u64::from(MAX_DEPTH) {
                 return invalid("node.blocks", len, "a path within the depth limit");
+            }
+            if !(start..).zip(hashes.iter().copied()).all(|place| seen.insert(place)) {
+                return invalid("node.hash", number, "blocks that stand in one place each");
             }
             match index.graft(parent.map(|parent| parent.anchor), start, hashes, touched) {
                 Some(anchor) => nodes.push(Rebuilt { anchor, start, len }),

@@ -32,6 +32,10 @@ mod explored {
     pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
 
     impl<T> RwLock<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(shuttle::sync::RwLock::new(value))
+        }
+
         pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
             self.0.read().expect("a thread of the test panicked")
         }

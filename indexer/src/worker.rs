@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One data-parallel rank of one serving instance: the smallest thing with a KV cache of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +27,8 @@ pub(crate) type Slot = u32;
 /// Who sits in which slot: an immutable picture, replaced whole when a worker comes or goes.
 #[derive(Clone, Debug, Default)]
 pub struct Directory {
-    /// Grows by one with each change; lookups compare it to notice that slots moved under them.
+    /// Another one with each change and in every index; lookups compare it to notice that slots moved under
+    /// them, or that their answer was last used with another index.
     pub(crate) version: u64,
     slots: Vec<Option<WorkerId>>,
     by_id: HashMap<WorkerId, Slot>,
@@ -34,7 +36,18 @@ pub struct Directory {
     tiered: Vec<Slot>,
 }
 
+/// Never the same twice in a process, and never zero, which is an empty answer's.
+fn fresh_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Directory {
+    /// One without workers, told apart from every other.
+    pub(crate) fn empty() -> Arc<Self> {
+        Arc::new(Self { version: fresh_version(), ..Self::default() })
+    }
+
     /// Gives `worker` the lowest free slot. The caller has checked that it has none.
     pub(crate) fn with(&self, worker: WorkerId) -> (Arc<Self>, Slot) {
         let mut next = self.next();
@@ -74,7 +87,7 @@ impl Directory {
     }
 
     fn next(&self) -> Self {
-        Self { version: self.version + 1, ..self.clone() }
+        Self { version: fresh_version(), ..self.clone() }
     }
 
     pub(crate) fn slot(&self, worker: WorkerId) -> Option<Slot> {
@@ -97,7 +110,8 @@ impl Directory {
     /// The workers with their places in dense results, in slot order.
     pub fn workers(&self) -> impl Iterator<Item = (usize, WorkerId)> + '_ {
         let seated = |(slot, worker): (usize, &Option<WorkerId>)| worker.map(|worker| (slot, worker));
-        let known = |(_, worker): &(usize, WorkerId)| self.by_id.contains_key(worker);
+        // One that is being forgotten has its slot still, and may even have another already.
+        let known = |(slot, worker): &(usize, WorkerId)| self.slot(*worker) == Some(*slot as Slot);
         self.slots.iter().enumerate().filter_map(seated).filter(known)
     }
 }
@@ -125,6 +139,15 @@ mod tests {
             directory.without(worker(*n)).freed(slot)
         });
         assert_eq!((directory.slot_count(), directory.worker_count(), directory.tiered().len()), (1, 1, 0));
+    }
+
+    #[test]
+    fn a_worker_that_comes_back_while_it_is_forgotten_is_listed_once() {
+        let worker = WorkerId::new(1, 0);
+        let (directory, old) = Directory::default().with(worker);
+        let (directory, new) = directory.without(worker).with(worker);
+        assert_eq!((old, new, directory.slot(worker)), (0, 1, Some(1)));
+        assert_eq!(directory.workers().collect::<Vec<_>>(), [(1, worker)]);
     }
 
     #[test]

@@ -165,7 +165,7 @@ fn apply(index: &mut Index, naive: &mut Naive, step: &Step) {
             naive.held.retain(|key, _| key.0 != *n);
         }
         Step::Restore => {
-            let restored = Index::restore(config(), &index.snapshot()).unwrap();
+            let restored = Index::restore(config(), &index.snapshot(), Tick(9)).unwrap();
             let (a, b) = (index.stats(), restored.stats());
             assert_eq!((a.nodes, a.distinct_blocks), (b.nodes, b.distinct_blocks));
             *index = restored;

@@ -360,6 +360,96 @@ fn past_their_bound_the_oldest_predictions_go() {
 }
 
 #[test]
+fn a_worker_that_stays_while_others_come_and_go_costs_nothing_more() {
+    let index = index();
+    let _ = index.say(A, &stored("", "sss"));
+    let cycle = |n: usize| {
+        let (old, new) = (["x", "y"][n % 2], ["x", "y"][(n + 1) % 2]);
+        let _ = index.apply(B, &stored("", &format!("sss{new}q")), Tick(1)).unwrap();
+        let _ = index.apply(B, &removed(&[&format!("sss{old}q"), &format!("sss{old}")]), Tick(1)).unwrap();
+    };
+    (0..200).for_each(cycle);
+    let bytes = index.bytes();
+    (0..20_000).for_each(cycle);
+    index.check();
+    assert!(index.bytes() <= bytes + 4096, "{} bytes, {bytes} before", index.bytes());
+    assert_eq!(index.depth(A, "sss"), 3);
+}
+
+#[test]
+fn filling_and_emptying_the_last_place_costs_nothing_more() {
+    let index = index();
+    for root in 0..63 {
+        let _ = index.say(A, &stored("", &char::from(b'0' + root).to_string()));
+    }
+    let cycle = |_| {
+        let _ = index.apply(A, &stored("", "~"), Tick(1)).unwrap();
+        let _ = index.apply(A, &removed(&["~"]), Tick(1)).unwrap();
+    };
+    (0..10).for_each(cycle);
+    let bytes = index.bytes();
+    (0..10_000).for_each(cycle);
+    assert_eq!(index.bytes(), bytes);
+}
+
+#[test]
+fn one_hash_at_two_depths_is_two_blocks() {
+    // A publisher that sends a sequence hash where a block hash belongs makes a hash stand at two depths.
+    let index = index();
+    let path = hashes("ab");
+    let block = |id: u64, hash: u64| StoredBlock { id: EngineBlockId::from(id), hash: BlockHash(hash) };
+    let (tier, parent) = (Tier::Device, None);
+    let root = |blocks| KvEvent::Stored { tier, parent, blocks };
+    let _ = index.say(A, &stored("", "ab"));
+    let _ = index.say(A, &stored("a", "c"));
+    let _ = index.say(B, &root(vec![block(1, path[1].0)]));
+    let _ = index.say(B, &root(vec![block(2, path[1].0), block(3, 7)]));
+    let overlap = index.overlap(&path, Tick(1));
+    assert_eq!((overlap.of(A).device, overlap.of(B).device), (2, 0));
+    assert_eq!(index.overlap(&path[1..], Tick(1)).of(B).device, 1);
+    // The other way round: the root is there before a node is cut at that hash.
+    let index = self::index();
+    let _ = index.say(B, &root(vec![block(1, path[1].0)]));
+    let _ = index.say(A, &stored("", "ab"));
+    let _ = index.say(A, &stored("a", "c"));
+    let _ = index.say(A, &removed(&["ac"]));
+    let _ = index.say(B, &KvEvent::Cleared { tier: None });
+    assert_eq!((index.depth(A, "ab"), index.nodes()), (2, 1));
+    assert!(index.predict(A, &[SequenceHash(5), SequenceHash(5)], Tick(1)));
+    assert!(index.predict(A, &[SequenceHash(5), SequenceHash(6)], Tick(1)));
+    assert_eq!(index.overlap(&[SequenceHash(5), SequenceHash(5)], Tick(1)).of(A).predicted, 2);
+}
+
+#[test]
+fn an_answer_can_be_used_with_one_index_and_then_another() {
+    let (one, other) = (index(), index());
+    let _ = one.say(A, &stored("", "ab"));
+    let _ = other.say(B, &stored("", "a"));
+    let mut overlap = one.overlap(&hashes("ab"), Tick(1));
+    other.overlap_into(&hashes("ab"), Tick(1), &mut overlap);
+    assert_eq!((overlap.of(A).device, overlap.of(B).device), (0, 1));
+}
+
+#[test]
+fn a_parent_is_looked_for_on_the_events_own_tier_first() {
+    let index = index();
+    let block =
+        |id: u64, letter: u8| StoredBlock { id: EngineBlockId::from(id), hash: BlockHash(u64::from(letter)) };
+    let store = |tier, parent: Option<u64>, id, letter| KvEvent::Stored {
+        tier,
+        parent: parent.map(EngineBlockId::from),
+        blocks: vec![block(id, letter)],
+    };
+    // Host and device give one name to different blocks.
+    let _ = index.say(A, &store(Tier::Device, None, 1, b'a'));
+    let _ = index.say(A, &store(Tier::Host, None, 1, b'x'));
+    let _ = index.say(A, &store(Tier::Device, Some(1), 2, b'b'));
+    let _ = index.say(A, &store(Tier::Host, Some(1), 3, b'y'));
+    let held = |prompt: &str| index.overlap(&hashes(prompt), Tick(1)).of(A);
+    assert_eq!((held("ab").device, held("xy").device, held("xy").host), (2, 0, 2));
+}
+
+#[test]
 fn names_can_be_asked_for() {
     let index = index();
     let _ = index.say(A, &stored("", "ab"));

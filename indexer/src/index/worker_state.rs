@@ -13,6 +13,9 @@ use crate::names::{Gone, MAX_DEPTH, NameRange, Names, Spot};
 use crate::radix::{AnchorId, Plan, Position, RadixTree, Topology};
 use crate::worker::Slot;
 
+/// Ranges taken from the tree in one hold of its lock.
+const RELEASE_AT_ONCE: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct WorkerState {
     pub(super) names: Names,
@@ -38,7 +41,7 @@ impl WorkerState {
         parent: Option<EngineBlockId>,
         blocks: &[StoredBlock],
     ) -> Result<Applied, EventError> {
-        let after = match parent.map(|id| self.names.find(id, None)) {
+        let after = match parent.map(|id| self.names.find_parent(id, tier)) {
             None => None,
             Some(Some(spot)) => Some(spot),
             // Never guessed and never taken for a root: either would credit blocks that are not there.
@@ -132,22 +135,21 @@ impl WorkerState {
         applied
     }
 
-    /// Takes from the tree what is no longer named.
+    /// Takes from the tree what is no longer named. Other writers get their turn in between when it is much.
     fn release(&mut self, tree: &RadixTree, slot: Slot, gone: &[(Tier, Gone)]) {
-        if gone.is_empty() {
-            return;
-        }
-        let mut topology = tree.write();
-        // References first taken, then given back: an anchor must stay findable until its blocks are gone.
-        for (_, range) in gone.iter().filter(|(_, range)| range.refs > 0) {
-            topology.retain(range.anchor, 1);
-        }
-        for (tier, range) in gone {
-            tree.release(&mut topology, (slot, *tier), range.anchor, range.from, range.to);
-            self.blocks[tier.index()] -= (range.to - range.from) as usize;
-        }
-        for (_, range) in gone.iter().filter(|(_, range)| range.refs < 0) {
-            topology.release(range.anchor, 1);
+        for ranges in gone.chunks(RELEASE_AT_ONCE) {
+            let mut topology = tree.write();
+            for (tier, range) in ranges {
+                // A run that split holds the anchor twice; one that is gone keeps it until its blocks are.
+                if range.refs > 0 {
+                    topology.retain(range.anchor, 1);
+                }
+                tree.release(&mut topology, (slot, *tier), range.anchor, range.from, range.to);
+                if range.refs < 0 {
+                    topology.release(range.anchor, 1);
+                }
+                self.blocks[tier.index()] -= (range.to - range.from) as usize;
+            }
         }
     }
 
@@ -155,14 +157,7 @@ impl WorkerState {
     pub(super) fn cleared(&mut self, tree: &RadixTree, slot: Slot, tiers: &[Tier]) -> Applied {
         let tiers = if tiers.is_empty() { &Tier::ALL } else { tiers };
         let stays = |range: &NameRange<'_>| if tiers.contains(&range.tier()) { 0 } else { range.depths().1 };
-        let gone = self.names.truncate_each(stays);
-        self.names.settle();
-        let mut topology = tree.write();
-        // Before the tree is cleared: an anchor nobody refers to needs no forwarding.
-        gone.iter().for_each(|(_, range)| topology.release(range.anchor, 1));
-        let removed = tree.forget(&mut topology, slot, tiers);
-        tiers.iter().for_each(|tier| self.blocks[tier.index()] = 0);
-        Applied { removed, ..Applied::default() }
+        Applied { removed: self.forget_ends(tree, slot, stays), ..Applied::default() }
     }
 
     /// Forgets the ends of paths, from the depths that `keep` gives on, and says how many blocks that were.

@@ -94,14 +94,19 @@ impl Names {
         if last {
             self.drop_run(number);
         } else {
-            self.change(number, |run| {
-                if run.ids.capacity() > 2 * run.ids.len() + 16 {
-                    run.ids.shrink_to(run.ids.len() + run.ids.len() / 8);
-                }
-            });
+            self.fit(number);
             self.hash_end(number);
         }
         Gone { anchor, from, to, refs: -i8::from(last) }
+    }
+
+    /// Gives back what a run has far too much room for.
+    fn fit(&mut self, number: u32) {
+        self.change(number, |run| {
+            if run.ids.capacity() > 2 * run.ids.len() + 16 {
+                run.ids.shrink_to(run.ids.len() + run.ids.len() / 8);
+            }
+        });
     }
 
     fn cut_end(&mut self, number: u32, count: u32) -> Gone {
@@ -123,6 +128,7 @@ impl Names {
         });
         // The end is hashed already when there is one; `gone` would hash it again.
         if keeps_end {
+            self.fit(number);
             return Gone { anchor: self.run(number).anchor, from: start, to: start + count, refs: 0 };
         }
         self.gone(number, start, start + count)
@@ -150,10 +156,10 @@ impl Names {
             } else {
                 let back = run.ids.split_off(at + 1);
                 run.ids.pop_back();
-                run.ids.shrink_to(run.ids.len() + run.ids.len() / 8);
                 back
             }
         });
+        self.fit(number);
         self.len += ids.len();
         let moved =
             self.add_run(Run { ids, forks: SmallVec::new(), anchor, start: from, tier, open_at: None });

@@ -58,11 +58,17 @@ impl Holders {
         let list = self.partial.get_or_insert_default();
         match list.iter_mut().find(|partial| partial.slot == new.slot) {
             Some(partial) => *partial = new,
-            None => {
-                list.reserve_exact(1 + list.len() / 4);
-                list.push(new);
-            }
+            None => self.push_partial(new),
         }
+    }
+
+    /// For a slot that is known not to be listed.
+    fn push_partial(&mut self, new: Partial) {
+        let list = self.partial.get_or_insert_default();
+        if list.len() == list.capacity() {
+            list.reserve_exact(1 + list.len() / 4);
+        }
+        list.push(new);
     }
 
     fn drop_partial(&mut self, slot: Slot) {
@@ -104,7 +110,7 @@ impl Holders {
         let mut below = Self { full: self.full.clone(), partial: None };
         for partial in self.partial() {
             if partial.extent > at {
-                below.put_partial(Partial { slot: partial.slot, extent: partial.extent - at });
+                below.push_partial(Partial { slot: partial.slot, extent: partial.extent - at });
             }
         }
         below
@@ -128,7 +134,7 @@ impl Holders {
         let full =
             std::mem::replace(&mut self.full, grower.map_or_else(WorkerSet::default, WorkerSet::single));
         for slot in full.iter().filter(|slot| Some(*slot) != grower) {
-            self.put_partial(Partial { slot, extent: len });
+            self.push_partial(Partial { slot, extent: len });
         }
     }
 
@@ -141,12 +147,14 @@ impl Holders {
 
     /// Becomes the holders of a node of `len` blocks followed by `child`'s.
     pub(crate) fn join(&mut self, child: &Self, len: u32) {
-        let parent_full = std::mem::replace(&mut self.full, child.full.clone());
-        for slot in parent_full.iter().filter(|slot| !child.full.contains(*slot)) {
-            self.put_partial(Partial { slot, extent: len });
-        }
+        // Whoever holds something of the child holds all of the parent, so nobody is listed twice.
+        let mut parent_only = std::mem::replace(&mut self.full, child.full.clone());
         for partial in child.partial() {
-            self.put_partial(Partial { slot: partial.slot, extent: partial.extent + len });
+            parent_only.remove(partial.slot);
+            self.push_partial(Partial { slot: partial.slot, extent: partial.extent + len });
+        }
+        for slot in parent_only.iter().filter(|slot| !child.full.contains(*slot)) {
+            self.push_partial(Partial { slot, extent: len });
         }
     }
 

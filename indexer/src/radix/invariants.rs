@@ -22,7 +22,7 @@ impl RadixTree {
             };
             for node in &nodes {
                 let place = topology.place(node.anchor);
-                assert_eq!(place.key, node.key, "an anchor knows its node");
+                assert_eq!((place.key, place.start), (node.key, node.start), "an anchor knows its node");
                 assert_eq!((node.hashes()[0], node.hashes()[node.hashes().len() - 1]), (node.key, node.last));
                 assert_eq!(node.fertile, place.children > 0);
                 match place.parent {
@@ -30,9 +30,9 @@ impl RadixTree {
                     Some(parent) => {
                         children.entry(parent).or_default().push(node.key);
                         let above = topology.place(parent);
-                        let len = self.read(above.key, |node| node.len());
+                        let len = self.read(above, |node| node.len());
                         assert_eq!(place.start, above.start + len, "a node starts where its parent ends");
-                        let joinable = self.read(above.key, |above| above.can_join(node));
+                        let joinable = self.read(above, |above| above.can_join(node));
                         assert!(above.children > 1 || !joinable, "a border has a reason");
                     }
                 }
@@ -61,7 +61,7 @@ impl RadixTree {
             let below = children.remove(&anchor).unwrap_or_default();
             assert_eq!(place.children as usize, below.len());
             assert_eq!(place.children_xor, below.iter().fold(0, |xor, key| xor ^ key.0));
-            assert_eq!(self.anchor_of(place.key), Some(anchor), "a live anchor has its node");
+            assert_eq!(self.anchor_of(place.key, place.start), Some(anchor), "a live anchor has its node");
         }
         assert_eq!(live, topology.node_count());
         held

@@ -13,8 +13,10 @@ use crate::worker::Slot;
 /// finds the next node by the next block's sequence hash.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// The first block; nodes are found by it.
+    /// The first block and its depth; nodes are found by both. The depth matters only for hashes made up
+    /// outside: one that stands at two depths must not be taken for one node.
     pub(crate) key: SequenceHash,
+    pub(crate) start: u32,
     /// The last block, kept here so that a whole match is one comparison with nothing fetched.
     pub(crate) last: SequenceHash,
     hashes: Vec<SequenceHash>,
@@ -29,16 +31,22 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(hashes: &[SequenceHash], anchor: AnchorId, slot: Slot, tier: Tier, tick: Tick) -> Self {
-        let mut node = Self::unheld(hashes.to_vec(), anchor, tick);
+    pub(crate) fn new(
+        start: u32,
+        hashes: &[SequenceHash],
+        anchor: AnchorId,
+        (slot, tier, tick): (Slot, Tier, Tick),
+    ) -> Self {
+        let mut node = Self::unheld(start, hashes.to_vec(), anchor, tick);
         *node.holders_mut(tier) = Holders::only(slot);
         node
     }
 
     /// A node nobody holds (yet). `hashes` has at least one block.
-    pub(crate) fn unheld(hashes: Vec<SequenceHash>, anchor: AnchorId, tick: Tick) -> Self {
+    pub(crate) fn unheld(start: u32, hashes: Vec<SequenceHash>, anchor: AnchorId, tick: Tick) -> Self {
         Self {
             key: hashes[0],
+            start,
             last: hashes[hashes.len() - 1],
             hashes,
             anchor,
@@ -52,6 +60,10 @@ impl Node {
     /// The block at this place of the node; the last one, asked for most, is at hand.
     pub(crate) fn hash_at(&self, at: u32) -> SequenceHash {
         if at + 1 == self.len() { self.last } else { self.hashes[at as usize] }
+    }
+
+    pub(crate) fn is(&self, key: SequenceHash, start: u32) -> bool {
+        self.key == key && self.start == start
     }
 
     pub(crate) fn hashes(&self) -> &[SequenceHash] {
@@ -198,7 +210,8 @@ impl Node {
 
     /// The node of what lies from block `at` on, under the same anchor; this one is left as it is.
     pub(crate) fn lower_part(&self, at: u32) -> Self {
-        let mut part = Self::unheld(self.hashes[at as usize..].to_vec(), self.anchor, self.touched());
+        let mut part =
+            Self::unheld(self.start + at, self.hashes[at as usize..].to_vec(), self.anchor, self.touched());
         part.device = self.device.below(at);
         part.lower = self.lower.as_deref().map(|lower| Box::new([lower[0].below(at), lower[1].below(at)]));
         part.settle_lower();

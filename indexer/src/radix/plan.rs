@@ -41,8 +41,8 @@ enum Attach {
     Append(AnchorId),
     /// They start a node of their own below this one, or at the root.
     Child(Option<AnchorId>),
-    /// They branch off inside this node, before the block at this depth.
-    Fork(AnchorId, u32),
+    /// They branch off inside this node.
+    Fork(AnchorId),
 }
 
 impl Plan {
@@ -71,7 +71,7 @@ impl RadixTree {
     ) -> (SequenceHash, bool) {
         let place = topology.place(position.anchor);
         let at = position.depth - place.start;
-        self.read(place.key, |node| {
+        self.read(place, |node| {
             let whole = at + 1 == node.len() && place.children == 0 && node.extent(tier, slot) == node.len();
             (node.hash_at(at), whole)
         })
@@ -93,9 +93,9 @@ impl RadixTree {
         loop {
             if let Some(anchor) = at {
                 let place = topology.place(anchor);
-                let (key, node_start) = (place.key, place.start);
+                let node_start = place.start;
                 let from = start + plan.matched as u32;
-                let (matched, len, extent) = self.read(key, |node| {
+                let (matched, len, extent) = self.read(place, |node| {
                     let matched = node.matched(from - node_start, &path[plan.matched..]);
                     (matched, node.len(), node.extent(tier, slot))
                 });
@@ -109,7 +109,7 @@ impl RadixTree {
                 }
                 let (to, end) = (from + matched, node_start + len);
                 if to < end {
-                    plan.attach = Attach::Fork(anchor, to);
+                    plan.attach = Attach::Fork(anchor);
                     return plan;
                 }
                 // Whatever was matched will be held, so only an unmatched node may lack its own blocks.
@@ -118,7 +118,7 @@ impl RadixTree {
                     return plan;
                 }
             }
-            match self.anchor_of(path[plan.matched]) {
+            match self.anchor_of(path[plan.matched], start + plan.matched as u32) {
                 Some(anchor) => at = Some(anchor),
                 None => {
                     plan.attach = Attach::Child(at);
@@ -139,7 +139,7 @@ impl RadixTree {
             Attach::Nothing => None,
             Attach::Append(anchor) => Some(anchor),
             // The parent is set when the node is made: a fork's does not exist yet.
-            Attach::Child(_) | Attach::Fork(..) => {
+            Attach::Child(_) | Attach::Fork(_) => {
                 Some(topology.add(path[plan.matched], None, plan.start + plan.matched as u32))
             }
         }
@@ -161,19 +161,20 @@ impl RadixTree {
             }
         }
         let new = &path[plan.matched..];
+        let depth = plan.start + plan.matched as u32;
         match (plan.attach, tail) {
             (Attach::Append(anchor), _) => self.update(topology, anchor, |node| {
                 node.append(new, tier, slot);
                 node.touch(tick);
             }),
             (Attach::Child(parent), Some(anchor)) => {
-                self.adopt(topology, parent, anchor, Node::new(new, anchor, slot, tier, tick));
+                self.adopt(topology, parent, anchor, Node::new(depth, new, anchor, (slot, tier, tick)));
             }
-            (Attach::Fork(node, depth), Some(anchor)) => {
+            (Attach::Fork(node), Some(anchor)) => {
                 let upper = self.cut(topology, node, depth);
-                self.adopt(topology, Some(upper), anchor, Node::new(new, anchor, slot, tier, tick));
+                self.adopt(topology, Some(upper), anchor, Node::new(depth, new, anchor, (slot, tier, tick)));
             }
-            (Attach::Nothing | Attach::Child(_) | Attach::Fork(..), _) => {}
+            (Attach::Nothing | Attach::Child(_) | Attach::Fork(_), _) => {}
         }
         // From the deepest up: a join retires the upper anchor, which is then not looked at again.
         for anchor in filled.into_iter().rev() {
@@ -192,7 +193,7 @@ impl RadixTree {
     ) -> bool {
         let Segment { anchor, from, to, held } = *segment;
         if to <= held {
-            self.read(topology.place(anchor).key, |node| node.touch(tick));
+            self.read(topology.place(anchor), |node| node.touch(tick));
             return false;
         }
         if from > held.max(topology.place(anchor).start) {

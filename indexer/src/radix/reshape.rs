@@ -47,7 +47,7 @@ impl RadixTree {
         let place = topology.place(anchor);
         let (key, parent, start) = (place.key, place.parent, place.start);
         let at = depth - start;
-        let lower = self.read(key, |node| node.lower_part(at));
+        let lower = self.read(place, |node| node.lower_part(at));
         let lower_key = lower.key;
         let upper = topology.add(key, parent, start);
         // Readers find the lower part before the upper one stops covering it.
@@ -76,12 +76,13 @@ impl RadixTree {
         let (key, parent, start) = (place.key, place.parent, place.start);
         let child_key = SequenceHash(place.children_xor);
         // Only this thread writes, so the copy stays true while the locks change hands.
-        let child = self.read(child_key, Node::copy);
-        if !self.read(key, |node| node.can_join(&child)) {
+        let child_start = start + self.read(place, Node::len);
+        let child = self.read_at(child_key, child_start, Node::copy).expect("an only child has its node");
+        if !self.read(place, |node| node.can_join(&child)) {
             return;
         }
         self.update(topology, anchor, |node| node.join(&child));
-        self.remove_node(topology, child_key);
+        self.remove_node(topology, child_key, child_start);
         topology.retire(anchor, Some(child.anchor));
         let place = topology.place_mut(child.anchor);
         place.key = key;
@@ -161,8 +162,8 @@ impl RadixTree {
     fn drop_leaf(&self, topology: &mut Topology, mut anchor: AnchorId) {
         loop {
             let place = topology.place(anchor);
-            let (key, parent) = (place.key, place.parent);
-            self.remove_node(topology, key);
+            let (key, start, parent) = (place.key, place.start, place.parent);
+            self.remove_node(topology, key, start);
             topology.retire(anchor, parent);
             let Some(parent) = parent else { return };
             let place = topology.place_mut(parent);
@@ -190,8 +191,9 @@ impl RadixTree {
 
     /// The worker no longer holds anything on these tiers. Says how many blocks that were.
     pub(crate) fn forget(&self, topology: &mut Topology, slot: Slot, tiers: &[Tier]) -> usize {
-        let holds = |key| self.read(key, |node| tiers.iter().any(|tier| node.extent(*tier, slot) > 0));
-        let held: Vec<_> = topology.live_anchors().filter(|(_, place)| holds(place.key)).collect();
+        let holds =
+            |place: &Place| self.read(place, |node| tiers.iter().any(|tier| node.extent(*tier, slot) > 0));
+        let held: Vec<_> = topology.live_anchors().filter(|(_, place)| holds(place)).collect();
         let held = from_the_root_down(held);
         let mut gone = 0;
         for anchor in &held {
@@ -218,7 +220,7 @@ impl RadixTree {
     fn tidy(&self, topology: &mut Topology, anchor: AnchorId) {
         let place = topology.place(anchor);
         if place.children == 0 {
-            let (reach, len) = self.read(place.key, |node| (node.reach(), node.len()));
+            let (reach, len) = self.read(place, |node| (node.reach(), node.len()));
             if reach == 0 {
                 return self.drop_leaf(topology, anchor);
             }
@@ -238,11 +240,11 @@ impl RadixTree {
         hashes: Vec<SequenceHash>,
         tick: Tick,
     ) -> Option<AnchorId> {
-        if self.anchor_of(hashes[0]).is_some() {
+        if self.anchor_of(hashes[0], start).is_some() {
             return None;
         }
         let anchor = topology.add(hashes[0], parent, start);
-        self.adopt(topology, parent, anchor, Node::unheld(hashes, anchor, tick));
+        self.adopt(topology, parent, anchor, Node::unheld(start, hashes, anchor, tick));
         Some(anchor)
     }
 

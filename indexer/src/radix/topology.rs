@@ -82,6 +82,8 @@ pub(crate) struct Topology {
     chunks_in_use: usize,
     live: usize,
     moved: usize,
+    /// How many moved anchors there were when they last led straight to their ends.
+    moved_when_flat: usize,
     /// Bytes of nodes and of the tables they lie in; kept here because only the writer changes them.
     pub(crate) node_bytes: usize,
     /// Room for one event's sequence hashes, kept between events.
@@ -152,6 +154,9 @@ impl Topology {
         let at = chunk.vacant.trailing_zeros() as usize;
         chunk.vacant &= chunk.vacant - 1;
         chunk.anchors[at] = Anchor::Live(place);
+        if chunk.vacant == 0 {
+            self.roomy.pop();
+        }
         anchor_id(number * CHUNK + at)
     }
 
@@ -224,8 +229,41 @@ impl Topology {
                 }
                 self.moved += 1;
                 *self.anchor_mut(anchor) = Anchor::Moved { to, refs };
+                if self.moved > 2 * self.moved_when_flat + 64 {
+                    self.flatten();
+                }
             }
         }
+    }
+
+    /// Makes every moved anchor point to where it leads in the end. Otherwise one name that stays while others
+    /// come and go would keep a chain alive that grows for ever.
+    fn flatten(&mut self) {
+        let moved: Vec<_> = self
+            .numbered()
+            .filter_map(|(id, anchor)| match anchor {
+                Anchor::Moved { to: Some(to), .. } => Some((id, *to)),
+                _ => None,
+            })
+            .collect();
+        for (anchor, to) in moved {
+            let mut end = to;
+            while let Anchor::Moved { to: Some(further), .. } = self.anchor(end) {
+                end = *further;
+            }
+            // It may be gone by now: given back with the last one that led to it.
+            if let Anchor::Moved { to, .. } = self.anchor(anchor)
+                && *to != Some(end)
+            {
+                let Some(old) = *to else { continue };
+                self.retain(end, 1);
+                if let Anchor::Moved { to, .. } = self.anchor_mut(anchor) {
+                    *to = Some(end);
+                }
+                self.release(old, 1);
+            }
+        }
+        self.moved_when_flat = self.moved;
     }
 
     fn vacate(&mut self, anchor: AnchorId) {

@@ -4,7 +4,7 @@
 //! nodes may be seen at different moments, and a worker that lost the first and gained the second in between
 //! would be credited with both, though it never held both. So the walk remembers each shard's version and
 //! checks them all at the end: unchanged versions mean that everything seen stood together when the last node
-//! was read. Otherwise it starts again, and after a few tries shuts writers out for one last walk.
+//! was read. Otherwise it starts again, and after many tries shuts writers out for one last walk.
 
 use super::RadixTree;
 use super::holders::Holders;
@@ -14,9 +14,10 @@ use crate::block::{SequenceHash, Tier};
 use crate::sync::Ordering;
 use crate::worker::Slot;
 
-/// Walks before writers are asked to wait. Each walk is about a microsecond, a clash needs a write to one of
-/// the few shards on the path in that time.
-const OPTIMISTIC_TRIES: usize = 4;
+/// Walks before writers are asked to wait. A walk takes well under a microsecond and a clash needs a write to
+/// one of the few shards on the path in that time, so this many in a row happen to nobody; the last resort is
+/// there so that no lookup can go on for ever.
+const OPTIMISTIC_TRIES: usize = 64;
 
 /// A walk's result and its scratch space; meant to be used again.
 #[derive(Clone, Debug, Default)]
@@ -192,11 +193,12 @@ impl RadixTree {
         let mut at = 0;
         while at < prompt.len() {
             let key = prompt[at];
-            let index = self.shard_index(key);
+            let spread = key.spread();
+            let index = self.shard_index(spread);
             let shard = &self.shards[index];
             let nodes = shard.nodes.read();
             depths.visited.push((index as u32, shard.version.load(Ordering::Acquire)));
-            let Some(node) = nodes.find(super::spread(key), |node| node.key == key) else {
+            let Some(node) = nodes.find(spread, |node| node.is(key, at as u32)) else {
                 break;
             };
             let matched = node.matched(0, &prompt[at..]);

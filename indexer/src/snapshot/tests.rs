@@ -21,7 +21,7 @@ fn sample() -> Index {
 }
 
 fn refused(bytes: &[u8]) -> SnapshotError {
-    Index::restore(IndexConfig::default(), bytes).unwrap_err()
+    Index::restore(IndexConfig::default(), bytes, Tick(9)).unwrap_err()
 }
 
 /// The bytes with one change and a checksum that fits it.
@@ -37,7 +37,7 @@ fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 #[test]
 fn a_snapshot_of_a_restored_index_is_the_same_bytes() {
     let bytes = sample().snapshot();
-    let restored = Index::restore(IndexConfig::default(), &bytes).unwrap();
+    let restored = Index::restore(IndexConfig::default(), &bytes, Tick(9)).unwrap();
     restored.check();
     assert_eq!(restored.snapshot(), bytes);
     let blocks = |index: &Index| {
@@ -51,7 +51,7 @@ fn a_snapshot_of_a_restored_index_is_the_same_bytes() {
 #[test]
 fn an_empty_index_has_a_snapshot_too() {
     let bytes = Index::new(IndexConfig::default()).snapshot();
-    let restored = Index::restore(IndexConfig::default(), &bytes).unwrap();
+    let restored = Index::restore(IndexConfig::default(), &bytes, Tick(9)).unwrap();
     assert_eq!((restored.stats().nodes, bytes.len()), (0, 24));
 }
 
@@ -80,7 +80,7 @@ fn a_snapshot_that_contradicts_itself_is_refused_whatever_its_checksum() {
     let mut refusals = 0;
     for at in 8..len {
         for flip in [0x01, 0x80, 0xFF] {
-            match Index::restore(IndexConfig::default(), &forged(|bytes| bytes[at] ^= flip)) {
+            match Index::restore(IndexConfig::default(), &forged(|bytes| bytes[at] ^= flip), Tick(9)) {
                 Ok(index) => drop(index.check()),
                 Err(_) => refusals += 1,
             }
@@ -90,6 +90,6 @@ fn a_snapshot_that_contradicts_itself_is_refused_whatever_its_checksum() {
     let more = refused(&forged(|bytes| bytes.extend_from_slice(b"more")));
     assert!(matches!(more, SnapshotError::Invalid { field: "bytes after the last worker", value: 4, .. }));
     let config = IndexConfig { max_workers: 1, ..IndexConfig::default() };
-    let many = Index::restore(config, &sample().snapshot()).unwrap_err();
+    let many = Index::restore(config, &sample().snapshot(), Tick(9)).unwrap_err();
     assert_eq!(many, SnapshotError::TooManyWorkers { workers: 2, max: 1 });
 }
