@@ -1,1 +1,5 @@
-//! Each engine's dialect in and out, turned into the words of `kvlane-indexer`. Empty so far.
+//! Each engine's dialect in and out, turned into the words of `kvlane-indexer`.
+//!
+//! So far: [`sim`], a simulated engine. Whatever it measures is simulated and must be called so.
+
+pub mod sim;

@@ -1,0 +1,471 @@
+//! The engine itself: who is in the batch, what a step carries, what comes out of it.
+
+use std::collections::VecDeque;
+
+use kvlane_indexer::{BlockHash, EngineBlockId, KvEvent, SequenceHash, StoredBlock, Tier};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::cache::BlockCache;
+use super::{Calibration, SimTime};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// A request whose answer is known beforehand, as a simulation's is.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub id: RequestId,
+    pub prompt_tokens: usize,
+    pub output_tokens: usize,
+    /// What each full block of prompt and answer together contains.
+    pub blocks: Vec<BlockHash>,
+    /// Higher goes first; equals in the order they came.
+    pub priority: i32,
+}
+
+/// Why a request is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    #[error("request needs {needed} blocks of KV cache, expected at most {capacity}")]
+    TooLong { needed: usize, capacity: usize },
+    #[error("request has {found} block hashes for {expected} full blocks of prompt and answer")]
+    WrongBlocks { found: usize, expected: usize },
+    #[error("request has an empty {field}, expected at least one token")]
+    Empty { field: &'static str },
+}
+
+/// Tokens one request gets from a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokensOut {
+    pub request: RequestId,
+    pub count: usize,
+    /// Whether the first of them is the answer's first.
+    pub first: bool,
+    /// When the engine hands them out.
+    pub at: SimTime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Finished {
+    pub request: RequestId,
+    pub at: SimTime,
+    pub prompt_tokens: usize,
+    pub output_tokens: usize,
+    /// Prompt tokens that were not computed, because they were cached.
+    pub cached_tokens: usize,
+    /// From submission until it joined the batch.
+    pub queued_ms: f64,
+}
+
+/// What has come out since the last call, and when to call again. Meant to be used again.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutput {
+    pub tokens: Vec<TokensOut>,
+    pub finished: Vec<Finished>,
+    pub events: Vec<KvEvent>,
+    /// When the running step ends; none when there is nothing to do.
+    pub next: Option<SimTime>,
+}
+
+impl StepOutput {
+    fn clear(&mut self) {
+        self.tokens.clear();
+        self.finished.clear();
+        self.events.clear();
+        self.next = None;
+    }
+}
+
+#[derive(Debug)]
+struct Sequence {
+    request: Request,
+    path: Vec<SequenceHash>,
+    submitted: SimTime,
+    queued_ms: f64,
+    cached_tokens: usize,
+    /// Tokens whose keys and values are in the cache.
+    computed: usize,
+    /// Leading blocks of the path this sequence pins.
+    pinned: usize,
+    /// Leading blocks announced as stored, or found cached.
+    announced: usize,
+    /// Blocks promised to it and not yet filled.
+    reserved: usize,
+    generated: usize,
+}
+
+impl Sequence {
+    /// Tokens to compute before the next one comes out: the prompt, and after a preemption what was generated.
+    fn to_prefill(&self) -> usize {
+        self.request.prompt_tokens + self.generated - self.computed
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    ends: SimTime,
+    /// What a step without prefill would take; the lag of the overlap scheduler is counted in these.
+    decode_ms: f64,
+}
+
+/// See the [module](super).
+#[derive(Debug)]
+pub struct SimEngine {
+    calibration: Calibration,
+    cache: BlockCache,
+    waiting: VecDeque<Sequence>,
+    prefilling: Vec<Sequence>,
+    decoding: Vec<Sequence>,
+    running: Option<Running>,
+    /// Cached tokens all decoding sequences read in a step.
+    context: u64,
+    reserved: usize,
+    evicted: Vec<EngineBlockId>,
+    preemptions: u64,
+    random: StdRng,
+}
+
+impl SimEngine {
+    pub fn new(calibration: Calibration, seed: u64) -> Self {
+        Self {
+            cache: BlockCache::new(calibration.kv_blocks),
+            calibration,
+            waiting: VecDeque::new(),
+            prefilling: Vec::new(),
+            decoding: Vec::new(),
+            running: None,
+            context: 0,
+            reserved: 0,
+            evicted: Vec::new(),
+            preemptions: 0,
+            random: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// Requests in the batch.
+    pub fn running_count(&self) -> usize {
+        self.prefilling.len() + self.decoding.len()
+    }
+
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Blocks in use by requests, and blocks in the cache at all.
+    pub fn block_counts(&self) -> (usize, usize) {
+        (self.cache.pinned() + self.reserved, self.cache.len())
+    }
+
+    pub fn preemption_count(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Takes a request. Call [`step`](Self::step) afterwards: it may start at once.
+    pub fn submit(&mut self, now: SimTime, request: Request) -> Result<(), SubmitError> {
+        for (field, tokens) in [("prompt", request.prompt_tokens), ("answer", request.output_tokens)] {
+            if tokens == 0 {
+                return Err(SubmitError::Empty { field });
+            }
+        }
+        let tokens = request.prompt_tokens + request.output_tokens;
+        let expected = tokens / self.calibration.block_tokens;
+        if request.blocks.len() != expected {
+            return Err(SubmitError::WrongBlocks { found: request.blocks.len(), expected });
+        }
+        let (needed, capacity) = (tokens.div_ceil(self.calibration.block_tokens), self.cache.capacity());
+        if needed > capacity {
+            return Err(SubmitError::TooLong { needed, capacity });
+        }
+        let mut parent = None;
+        let path = request.blocks.iter().map(|block| {
+            let hash = SequenceHash::after(parent, *block);
+            parent = Some(hash);
+            hash
+        });
+        let sequence = Sequence {
+            path: path.collect(),
+            request,
+            submitted: now,
+            queued_ms: 0.0,
+            cached_tokens: 0,
+            computed: 0,
+            pinned: 0,
+            announced: 0,
+            reserved: 0,
+            generated: 0,
+        };
+        self.enqueue(sequence);
+        Ok(())
+    }
+
+    /// Behind its equals in priority.
+    fn enqueue(&mut self, sequence: Sequence) {
+        let priority = sequence.request.priority;
+        let at = self.waiting.iter().rposition(|other| other.request.priority >= priority);
+        self.waiting.insert(at.map_or(0, |at| at + 1), sequence);
+    }
+
+    /// Gives a request up; false when it is not here (any more). Its blocks are free at once.
+    pub fn cancel(&mut self, request: RequestId) -> bool {
+        let is = |sequence: &Sequence| sequence.request.id == request;
+        if let Some(at) = self.waiting.iter().position(is) {
+            self.waiting.remove(at);
+            return true;
+        }
+        if let Some(at) = self.prefilling.iter().position(is) {
+            let sequence = self.prefilling.remove(at);
+            self.let_go(&sequence);
+            return true;
+        }
+        let Some(at) = self.decoding.iter().position(is) else { return false };
+        let sequence = self.decoding.remove(at);
+        self.context -= sequence.computed as u64;
+        self.let_go(&sequence);
+        true
+    }
+
+    /// Empties the prefix cache of everything no request uses, as an engine's reset does.
+    pub fn reset_cache(&mut self, output: &mut StepOutput) {
+        self.cache.clear(&mut self.evicted);
+        self.announce_evicted(output);
+    }
+
+    /// Finishes the running step if it is over by `now`, and starts the next one if there is work.
+    pub fn step(&mut self, now: SimTime, output: &mut StepOutput) {
+        output.clear();
+        match &self.running {
+            Some(running) if now < running.ends => {
+                output.next = Some(running.ends);
+                return;
+            }
+            Some(Running { ends, decode_ms }) => {
+                let at = ends.after_ms(self.calibration.lag_steps * decode_ms);
+                self.running = None;
+                self.finish(at, output);
+            }
+            None => {}
+        }
+        self.admit(now);
+        self.announce_evicted(output);
+        self.start(now);
+        output.next = self.running.as_ref().map(|running| running.ends);
+    }
+
+    /// What the step computed comes out.
+    fn finish(&mut self, at: SimTime, output: &mut StepOutput) {
+        let mut stored = Vec::new();
+        self.decode(at, output, &mut stored);
+        self.end_prefill(at, output, &mut stored);
+        self.announce_evicted(output);
+        output.events.append(&mut stored);
+    }
+
+    fn decode(&mut self, at: SimTime, output: &mut StepOutput, stored: &mut Vec<KvEvent>) {
+        let block_tokens = self.calibration.block_tokens;
+        let mut index = 0;
+        while index < self.decoding.len() {
+            let count = self.tokens_per_step();
+            let sequence = &mut self.decoding[index];
+            let count = count.min(sequence.request.output_tokens - sequence.generated);
+            sequence.generated += count;
+            sequence.computed += count;
+            self.context += count as u64;
+            let full = (sequence.computed / block_tokens).min(sequence.path.len());
+            if full > sequence.pinned && !self.fill_blocks(index, full, stored) {
+                // Preempted: its place in the list is another's now.
+                continue;
+            }
+            let sequence = &self.decoding[index];
+            let request = sequence.request.id;
+            output.tokens.push(TokensOut { request, count, first: false, at });
+            if sequence.generated == sequence.request.output_tokens {
+                let sequence = self.decoding.swap_remove(index);
+                self.context -= sequence.computed as u64;
+                self.retire(&sequence, at, output);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    fn tokens_per_step(&mut self) -> usize {
+        let Some(speculation) = self.calibration.speculation else { return 1 };
+        let accepted = |_: &usize| self.random.random_bool(speculation.acceptance);
+        1 + (0..speculation.draft_tokens).filter(accepted).count()
+    }
+
+    /// The sequence's blocks up to `full` are complete. False when it had to make room for itself by leaving.
+    fn fill_blocks(&mut self, index: usize, full: usize, stored: &mut Vec<KvEvent>) -> bool {
+        let sequence = &mut self.decoding[index];
+        for at in sequence.pinned..full {
+            self.cache.pin(sequence.path[at]);
+            sequence.reserved = sequence.reserved.saturating_sub(1);
+            self.reserved = self.reserved.saturating_sub(1);
+        }
+        sequence.pinned = full;
+        announce(&mut self.cache, sequence, full, stored);
+        let more = sequence.generated < sequence.request.output_tokens;
+        if more && sequence.reserved == 0 {
+            sequence.reserved = 1;
+            self.reserved += 1;
+        }
+        if self.cache.pinned() + self.reserved > self.cache.capacity() {
+            return self.preempt(index);
+        }
+        self.cache.evict_to(self.cache.capacity() - self.reserved, &mut self.evicted);
+        true
+    }
+
+    /// Sends the youngest sequence of the lowest priority back to wait. False when that is the one at `index`.
+    fn preempt(&mut self, index: usize) -> bool {
+        let youngest = |at: &usize| {
+            let sequence = &self.decoding[*at];
+            (std::cmp::Reverse(sequence.request.priority), sequence.submitted, sequence.request.id)
+        };
+        let Some(victim) = (0..self.decoding.len()).max_by_key(youngest) else { return true };
+        let mut sequence = self.decoding.remove(victim);
+        self.preemptions += 1;
+        self.context -= sequence.computed as u64;
+        self.let_go(&sequence);
+        (sequence.pinned, sequence.announced, sequence.reserved, sequence.computed) = (0, 0, 0, 0);
+        // Ahead of its equals: it has waited before.
+        let priority = sequence.request.priority;
+        let at = self.waiting.iter().position(|other| other.request.priority <= priority);
+        self.waiting.insert(at.unwrap_or(self.waiting.len()), sequence);
+        victim > index
+    }
+
+    fn end_prefill(&mut self, at: SimTime, output: &mut StepOutput, stored: &mut Vec<KvEvent>) {
+        let block_tokens = self.calibration.block_tokens;
+        let mut index = 0;
+        while index < self.prefilling.len() {
+            let sequence = &mut self.prefilling[index];
+            let full = (sequence.computed / block_tokens).min(sequence.pinned);
+            announce(&mut self.cache, sequence, full, stored);
+            if sequence.to_prefill() > 0 {
+                index += 1;
+                continue;
+            }
+            let mut sequence = self.prefilling.remove(index);
+            let first = sequence.generated == 0;
+            sequence.generated += 1;
+            sequence.computed += 1;
+            let request = sequence.request.id;
+            output.tokens.push(TokensOut { request, count: 1, first, at });
+            if sequence.generated == sequence.request.output_tokens {
+                self.retire(&sequence, at, output);
+            } else {
+                self.context += sequence.computed as u64;
+                self.decoding.push(sequence);
+            }
+        }
+    }
+
+    fn retire(&mut self, sequence: &Sequence, at: SimTime, output: &mut StepOutput) {
+        self.let_go(sequence);
+        output.finished.push(Finished {
+            request: sequence.request.id,
+            at,
+            prompt_tokens: sequence.request.prompt_tokens,
+            output_tokens: sequence.request.output_tokens,
+            cached_tokens: sequence.cached_tokens,
+            queued_ms: sequence.queued_ms,
+        });
+    }
+
+    fn let_go(&mut self, sequence: &Sequence) {
+        self.cache.let_go(&sequence.path[..sequence.pinned]);
+        self.reserved -= sequence.reserved;
+    }
+
+    /// Moves waiting requests into the batch while there are slots and blocks.
+    fn admit(&mut self, now: SimTime) {
+        let block_tokens = self.calibration.block_tokens;
+        while self.running_count() < self.calibration.max_batch {
+            let Some(sequence) = self.waiting.front() else { return };
+            let tokens = sequence.request.prompt_tokens + sequence.generated;
+            let full = tokens / block_tokens;
+            let path = &sequence.path[..full.min(sequence.path.len())];
+            let last = if self.calibration.reserve_output {
+                sequence.request.prompt_tokens + sequence.request.output_tokens
+            } else {
+                tokens + 1
+            };
+            let reserve = last.div_ceil(block_tokens).saturating_sub(path.len()).max(1);
+            let needed = self.cache.unpinned(path) + reserve;
+            if self.cache.pinned() + self.reserved + needed > self.cache.capacity()
+                && self.running_count() > 0
+            {
+                return;
+            }
+            let ready = self.cache.ready_prefix(path);
+            path.iter().for_each(|hash| self.cache.pin(*hash));
+            let pinned = path.len();
+            let Some(mut sequence) = self.waiting.pop_front() else { return };
+            // At least the last token is computed: something has to produce the next one.
+            sequence.computed = (ready * block_tokens).min(tokens - 1);
+            (sequence.pinned, sequence.announced, sequence.reserved) = (pinned, ready, reserve);
+            if sequence.generated == 0 {
+                sequence.cached_tokens = sequence.computed;
+                sequence.queued_ms = now.ms_since(sequence.submitted);
+            }
+            self.reserved += reserve;
+            let keep = self.cache.capacity().saturating_sub(self.reserved);
+            self.cache.evict_to(keep, &mut self.evicted);
+            self.prefilling.push(sequence);
+        }
+    }
+
+    /// Fills a step with every decoding sequence and as much prefill as fits, first come first served.
+    fn start(&mut self, now: SimTime) {
+        if self.running_count() == 0 {
+            return;
+        }
+        let batch = self.decoding.len();
+        let mut room = self.calibration.max_num_tokens.saturating_sub(batch);
+        let mut prefill = 0;
+        for sequence in &mut self.prefilling {
+            let chunk = sequence.to_prefill().min(room);
+            sequence.computed += chunk;
+            room -= chunk;
+            prefill += chunk;
+        }
+        let decode_ms = self.calibration.step_ms(batch, self.context, 0);
+        let ms = self.calibration.step_ms(batch, self.context, prefill);
+        self.running = Some(Running { ends: now.after_ms(ms), decode_ms });
+    }
+
+    fn announce_evicted(&mut self, output: &mut StepOutput) {
+        if !self.evicted.is_empty() {
+            let ids = std::mem::take(&mut self.evicted);
+            output.events.push(KvEvent::Removed { tier: Tier::Device, ids });
+        }
+    }
+}
+
+/// Says that the sequence's blocks up to `full` are computed, those that nobody had computed before.
+fn announce(cache: &mut BlockCache, sequence: &mut Sequence, full: usize, stored: &mut Vec<KvEvent>) {
+    let id = |hash: SequenceHash| EngineBlockId::from(hash.0);
+    let mut at = sequence.announced;
+    sequence.announced = full.max(at);
+    while at < full {
+        let new = (at..full).take_while(|at| cache.set_ready(sequence.path[*at])).count();
+        if new > 0 {
+            let block =
+                |at: usize| StoredBlock { id: id(sequence.path[at]), hash: sequence.request.blocks[at] };
+            let parent = at.checked_sub(1).map(|at| id(sequence.path[at]));
+            let blocks = (at..at + new).map(block).collect();
+            stored.push(KvEvent::Stored { tier: Tier::Device, parent, blocks });
+        }
+        // The block that stopped the run, if any, was announced by another sequence.
+        at += new + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;
