@@ -1,1 +1,3 @@
-//! The service: an OpenAI-compatible front end that routes by what the index knows. Empty so far.
+//! The routing service. So far its decision: [`scheduling`].
+
+pub mod scheduling;
