@@ -6,7 +6,7 @@ DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 .PHONY: help setup demo test bench bench-peer lint fmt clean
 
 help:
-	@echo "make demo        shows the index at work: three workers, three conversations"
+	@echo "make demo        the index at work, then a simulated deployment: round robin beside KV-aware routing"
 	@echo "make test        checks formatting and lints, runs every test"
 	@echo "make bench       criterion benches of hashing and the index, and a reader beside a writer"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
@@ -22,6 +22,8 @@ setup:
 
 demo: setup
 	$(CARGO) run --quiet --release --locked -p kvlane-indexer --example three_workers
+	@echo
+	$(CARGO) run --quiet --release --locked -p kvlane-loadtest --bin kvlane-load -- simulate --levels 60,120,180 --seeds 2
 
 test: setup
 	$(CARGO) fmt --all --check

@@ -1,1 +1,3 @@
-//! Multi-turn conversations against any OpenAI-compatible endpoint. Empty so far.
+//! Multi-turn load and what it measures. So far in virtual time: [`simulate`]. Its figures are simulated.
+
+pub mod simulate;

@@ -1,0 +1,185 @@
+//! Every number of a simulated run, from defaults, a file and the command line, in that order.
+
+use anyhow::{Context, bail};
+use kvlane_engine_adapters::sim::Calibration;
+use serde::{Deserialize, Serialize};
+
+/// How requests are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    RoundRobin,
+    /// The plain cost of the reference: unique blocks, no slots.
+    Dynamo,
+}
+
+impl std::str::FromStr for Mode {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        match text {
+            "round_robin" | "round-robin" => Ok(Self::RoundRobin),
+            "dynamo" => Ok(Self::Dynamo),
+            other => bail!("mode is `{other}`, expected round_robin or dynamo"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub workers: usize,
+    /// Conversations at a time, one level after the other.
+    pub levels: Vec<usize>,
+    pub seeds: usize,
+    pub first_seed: u64,
+    /// Before the first level, not counted.
+    pub fill_s: f64,
+    /// Before each level is measured.
+    pub warm_up_s: f64,
+    pub window_s: f64,
+    /// Snapshots per window; each looks at the last `snapshot_s`.
+    pub snapshots: usize,
+    pub snapshot_s: f64,
+    pub router: RouterSettings,
+    pub workload: WorkloadSettings,
+    pub engine: Calibration,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterSettings {
+    pub overlap_weight: f64,
+    pub temperature: f64,
+    /// From an engine's step until the index knows of it.
+    pub event_lag_ms: f64,
+}
+
+/// Conversations over a pool of documents, each turn resending everything before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadSettings {
+    pub starters: usize,
+    pub starter_tokens: (f64, f64),
+    pub template_tokens: usize,
+    pub question_tokens: (f64, f64),
+    pub turns: (usize, usize),
+    /// Mean and deviation of the first answer and of later ones, cut to the bounds.
+    pub first_answer_tokens: (f64, f64),
+    pub answer_tokens: (f64, f64),
+    pub answer_bounds: (usize, usize),
+    pub think_s: f64,
+}
+
+impl Settings {
+    /// The reference deployment: three engines, levels 60 to 180, six seeds, its delay outside the engine on.
+    pub fn reference() -> anyhow::Result<Self> {
+        let mut engine = Calibration::preset(Calibration::DEFAULT)?;
+        engine.outside.enabled = true;
+        Ok(Self {
+            workers: 3,
+            levels: (60..=180).step_by(20).collect(),
+            seeds: 6,
+            first_seed: 1000,
+            fill_s: 60.0,
+            warm_up_s: 60.0,
+            window_s: 300.0,
+            snapshots: 3,
+            snapshot_s: 60.0,
+            router: RouterSettings { overlap_weight: 1.0, temperature: 0.0, event_lag_ms: 5.0 },
+            workload: WorkloadSettings {
+                starters: 10,
+                starter_tokens: (3600.0, 4000.0),
+                template_tokens: 40,
+                question_tokens: (25.0, 95.0),
+                turns: (3, 5),
+                first_answer_tokens: (760.0, 190.0),
+                answer_tokens: (915.0, 150.0),
+                answer_bounds: (64, 1024),
+                think_s: 0.15,
+            },
+            engine,
+        })
+    }
+
+    /// These settings with a TOML text laid over them, as in a file or in `router.overlap_weight = 4`.
+    pub fn overlaid(&self, text: &str, source: &str) -> anyhow::Result<Self> {
+        let mut all = toml::Table::try_from(self).context("settings can be written as TOML")?;
+        let over: toml::Table = text.parse().with_context(|| format!("{source} is no TOML"))?;
+        lay_over(&mut all, over);
+        let settings: Self = all
+            .try_into()
+            .with_context(|| format!("{source} has a setting that is not known or not possible"))?;
+        settings.validate().with_context(|| source.to_owned())?;
+        Ok(settings)
+    }
+
+    fn validate(&self) -> anyhow::Result<()> {
+        self.engine.validate()?;
+        for (name, value) in [
+            ("workers", self.workers),
+            ("seeds", self.seeds),
+            ("snapshots", self.snapshots),
+            ("levels", self.levels.len()),
+            ("workload.starters", self.workload.starters),
+            ("workload.turns", self.workload.turns.0),
+            ("workload.answer_bounds", self.workload.answer_bounds.0),
+        ] {
+            if value == 0 {
+                bail!("`{name}` is 0, expected 1 or more");
+            }
+        }
+        for (name, value) in [
+            ("window_s", self.window_s),
+            ("warm_up_s", self.warm_up_s),
+            ("snapshot_s", self.snapshot_s),
+            ("workload.think_s", self.workload.think_s),
+            ("router.overlap_weight", self.router.overlap_weight),
+            ("router.temperature", self.router.temperature),
+            ("router.event_lag_ms", self.router.event_lag_ms),
+        ] {
+            if value.is_nan() || value < 0.0 {
+                bail!("`{name}` is {value}, expected 0 or more");
+            }
+        }
+        let ((few, many), (short, long)) = (self.workload.turns, self.workload.answer_bounds);
+        if few > many || short > long {
+            bail!("`workload.turns` and `workload.answer_bounds` go from the smaller to the larger");
+        }
+        Ok(())
+    }
+}
+
+fn lay_over(all: &mut toml::Table, over: toml::Table) {
+    for (key, value) in over {
+        match (all.get_mut(&key), value) {
+            (Some(toml::Value::Table(below)), toml::Value::Table(above)) => lay_over(below, above),
+            // A whole number is as good as one with a point where one is expected.
+            (Some(below @ toml::Value::Float(_)), toml::Value::Integer(whole)) => {
+                *below = toml::Value::Float(whole as f64);
+            }
+            (_, value) => drop(all.insert(key, value)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_can_be_laid_over_and_are_checked() {
+        let settings = Settings::reference().unwrap();
+        let changed = settings.overlaid("router.overlap_weight = 4\nengine.max_batch = 32", "--set").unwrap();
+        assert_eq!((changed.router.overlap_weight, changed.engine.max_batch), (4.0, 32));
+        let refused = |text: &str| format!("{:#}", settings.overlaid(text, "lab.toml").unwrap_err());
+        assert!(refused("router.overlap_wait = 4").contains("unknown field `overlap_wait`"));
+        assert_eq!(refused("workers = 0"), "lab.toml: `workers` is 0, expected 1 or more");
+        assert!(refused("engine.max_batch = 0").contains("`max_batch` is 0, expected 1 or more"));
+        assert!(refused("workers =").starts_with("lab.toml is no TOML"));
+        assert_eq!(
+            "kv".parse::<Mode>().unwrap_err().to_string(),
+            "mode is `kv`, expected round_robin or dynamo"
+        );
+    }
+}

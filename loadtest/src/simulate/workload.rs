@@ -1,0 +1,107 @@
+//! Conversations: who says how much when, and which blocks that makes.
+
+use kvlane_indexer::BlockHash;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rand_distr::{Distribution, Exp1, Normal};
+
+use super::settings::WorkloadSettings;
+
+#[derive(Debug)]
+pub(crate) struct Workload {
+    settings: WorkloadSettings,
+    block_tokens: usize,
+    random: StdRng,
+    /// Tokens of each document.
+    starters: Vec<usize>,
+    conversations: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Conversation {
+    number: u64,
+    starter: usize,
+    turns: usize,
+    turn: usize,
+    /// Tokens said so far, the document included.
+    tokens: usize,
+    last_answer_tokens: usize,
+}
+
+impl Conversation {
+    pub(crate) fn last_answer_tokens(&self) -> usize {
+        self.last_answer_tokens
+    }
+}
+
+/// One turn, about to be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) prompt_tokens: usize,
+    pub(crate) answer_tokens: usize,
+    /// Full blocks of prompt and answer.
+    pub(crate) blocks: Vec<BlockHash>,
+}
+
+impl Workload {
+    pub(crate) fn new(settings: &WorkloadSettings, block_tokens: usize, seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let (short, long) = settings.starter_tokens;
+        let starters = (0..settings.starters).map(|_| uniform(&mut random, short, long)).collect();
+        Self { settings: settings.clone(), block_tokens, random, starters, conversations: 0 }
+    }
+
+    pub(crate) fn conversation(&mut self) -> Conversation {
+        self.conversations += 1;
+        let starter = self.random.random_range(0..self.starters.len());
+        let (few, many) = self.settings.turns;
+        let turns = self.random.random_range(few..=many);
+        let tokens = self.starters[starter] + self.settings.template_tokens;
+        Conversation { number: self.conversations, starter, turns, turn: 0, tokens, last_answer_tokens: 0 }
+    }
+
+    /// The next turn of a conversation, its answer's length drawn beforehand.
+    pub(crate) fn turn(&mut self, conversation: &mut Conversation) -> Turn {
+        conversation.turn += 1;
+        let (mean, deviation) = if conversation.turn == 1 {
+            self.settings.first_answer_tokens
+        } else {
+            let (short, long) = self.settings.question_tokens;
+            conversation.tokens += uniform(&mut self.random, short, long);
+            self.settings.answer_tokens
+        };
+        let (least, most) = self.settings.answer_bounds;
+        let drawn = Normal::new(mean, deviation).map_or(mean, |normal| normal.sample(&mut self.random));
+        let answer_tokens = (drawn.max(0.0) as usize).clamp(least, most);
+        let prompt_tokens = conversation.tokens;
+        conversation.tokens += answer_tokens;
+        conversation.last_answer_tokens = answer_tokens;
+        let blocks =
+            (0..conversation.tokens / self.block_tokens).map(|at| self.block(conversation, at)).collect();
+        Turn { prompt_tokens, answer_tokens, blocks }
+    }
+
+    /// Blocks of a document are everybody's, the others the conversation's own.
+    fn block(&self, conversation: &Conversation, at: usize) -> BlockHash {
+        let shared = at < self.starters[conversation.starter] / self.block_tokens;
+        let owner = if shared { conversation.starter as u64 } else { 1 << 20 | conversation.number << 24 };
+        BlockHash((owner | (at as u64) << 8).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ owner)
+    }
+
+    /// Seconds until the next turn; none when the conversation is over.
+    pub(crate) fn think_s(&mut self, conversation: &Conversation) -> Option<f64> {
+        if conversation.turn == conversation.turns {
+            return None;
+        }
+        let drawn: f64 = Exp1.sample(&mut self.random);
+        Some(drawn * self.settings.think_s)
+    }
+
+    pub(crate) fn random(&mut self) -> &mut StdRng {
+        &mut self.random
+    }
+}
+
+fn uniform(random: &mut StdRng, low: f64, high: f64) -> usize {
+    random.random_range(low..=high) as usize
+}
