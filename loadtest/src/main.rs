@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
@@ -51,9 +52,20 @@ struct Simulate {
     print_settings: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let Cli { command: Command::Simulate(arguments) } = Cli::parse();
-    let settings = settings(&arguments)?;
+    match simulate(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The whole chain of causes, in one line.
+            eprintln!("kvlane-load: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn simulate(arguments: &Simulate) -> anyhow::Result<()> {
+    let settings = settings(arguments)?;
     if arguments.print_settings {
         print!("{}", toml::to_string(&settings)?);
         return Ok(());
@@ -107,6 +119,10 @@ fn settings(arguments: &Simulate) -> anyhow::Result<Settings> {
         settings = settings.overlaid(&text, &path.display().to_string())?;
     }
     for set in &arguments.set {
+        anyhow::ensure!(
+            set.contains('='),
+            "--set {set}: expected KEY=VALUE, such as router.overlap_weight=4"
+        );
         settings = settings.overlaid(set, &format!("--set {set}"))?;
     }
     if let Some(levels) = &arguments.levels {

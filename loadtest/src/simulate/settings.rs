@@ -1,6 +1,6 @@
 //! Every number of a simulated run, from defaults, a file and the command line, in that order.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use kvlane_engine_adapters::sim::Calibration;
 use serde::{Deserialize, Serialize};
 
@@ -105,11 +105,12 @@ impl Settings {
     /// These settings with a TOML text laid over them, as in a file or in `router.overlap_weight = 4`.
     pub fn overlaid(&self, text: &str, source: &str) -> anyhow::Result<Self> {
         let mut all = toml::Table::try_from(self).context("settings can be written as TOML")?;
-        let over: toml::Table = text.parse().with_context(|| format!("{source} is no TOML"))?;
+        let over: toml::Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| anyhow!("{source}: no TOML: {}", one_line(&error)))?;
         lay_over(&mut all, over);
-        let settings: Self = all
-            .try_into()
-            .with_context(|| format!("{source} has a setting that is not known or not possible"))?;
+        let settings: Self =
+            all.try_into().map_err(|error: toml::de::Error| anyhow!("{source}: {}", one_line(&error)))?;
         settings.validate().with_context(|| source.to_owned())?;
         Ok(settings)
     }
@@ -150,6 +151,11 @@ impl Settings {
     }
 }
 
+/// What is wrong, without the excerpt that a terminal would want.
+fn one_line(error: &toml::de::Error) -> String {
+    error.message().trim_end().lines().collect::<Vec<_>>().join("; ")
+}
+
 fn lay_over(all: &mut toml::Table, over: toml::Table) {
     for (key, value) in over {
         match (all.get_mut(&key), value) {
@@ -176,7 +182,7 @@ mod tests {
         assert!(refused("router.overlap_wait = 4").contains("unknown field `overlap_wait`"));
         assert_eq!(refused("workers = 0"), "lab.toml: `workers` is 0, expected 1 or more");
         assert!(refused("engine.max_batch = 0").contains("`max_batch` is 0, expected 1 or more"));
-        assert!(refused("workers =").starts_with("lab.toml is no TOML"));
+        assert!(refused("workers =").starts_with("lab.toml: no TOML: "));
         assert_eq!(
             "kv".parse::<Mode>().unwrap_err().to_string(),
             "mode is `kv`, expected round_robin or dynamo"
