@@ -40,13 +40,7 @@ pub struct Prompt {
 
 impl Prompt {
     pub fn new(blocks: Vec<BlockHash>) -> Self {
-        let mut parent = None;
-        let next = |block: &BlockHash| {
-            let hash = SequenceHash::after(parent, *block);
-            parent = Some(hash);
-            hash
-        };
-        let hashes = blocks.iter().map(next).collect();
+        let hashes = SequenceHash::chain(None, blocks.iter().copied()).collect();
         Self { blocks, hashes }
     }
 

@@ -98,14 +98,8 @@ impl BlockHasher {
     /// `hashes` must be this hasher's for a prefix of `tokens`; what is there is kept and chained onto, so a
     /// conversation's next turn pays for its new blocks only.
     pub fn extend(&self, tokens: &[TokenId], hashes: &mut Vec<SequenceHash>) {
-        let mut parent = hashes.last().copied();
-        let blocks = self.blocks_from(tokens, hashes.len());
-        hashes.reserve(blocks.len());
-        for block in blocks {
-            let hash = SequenceHash::after(parent, block);
-            hashes.push(hash);
-            parent = Some(hash);
-        }
+        let parent = hashes.last().copied();
+        hashes.extend(SequenceHash::chain(parent, self.blocks_from(tokens, hashes.len())));
     }
 
     /// The sequence hashes of a whole prompt.
@@ -117,6 +111,18 @@ impl BlockHasher {
 }
 
 impl SequenceHash {
+    /// The names of `blocks` that follow each other, the first one after `parent` or opening a prompt.
+    pub fn chain<I>(parent: Option<Self>, blocks: I) -> impl Iterator<Item = Self> + use<I>
+    where
+        I: IntoIterator<Item = BlockHash>,
+    {
+        blocks.into_iter().scan(parent, |parent, block| {
+            let hash = Self::after(*parent, block);
+            *parent = Some(hash);
+            Some(hash)
+        })
+    }
+
     /// The name of `block` when it follows `parent`, or opens a prompt.
     #[inline]
     pub fn after(parent: Option<Self>, block: BlockHash) -> Self {

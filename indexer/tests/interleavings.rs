@@ -33,12 +33,7 @@ fn removed(paths: &[&str]) -> KvEvent {
 }
 
 fn hashes(path: &str) -> Vec<SequenceHash> {
-    let mut parent = None;
-    let next = |byte| {
-        parent = Some(SequenceHash::after(parent, BlockHash(u64::from(byte))));
-        parent.unwrap()
-    };
-    path.bytes().map(next).collect()
+    SequenceHash::chain(None, path.bytes().map(|byte| BlockHash(u64::from(byte)))).collect()
 }
 
 fn index() -> Arc<Index> {

@@ -35,12 +35,7 @@ fn block_hash(letter: u8) -> BlockHash {
 }
 
 fn sequence(path: &[u8]) -> Vec<SequenceHash> {
-    let mut parent = None;
-    let next = |letter: &u8| {
-        parent = Some(SequenceHash::after(parent, block_hash(*letter)));
-        parent.unwrap()
-    };
-    path.iter().map(next).collect()
+    SequenceHash::chain(None, path.iter().map(|letter| block_hash(*letter))).collect()
 }
 
 #[derive(Clone, Debug)]

@@ -44,12 +44,7 @@ fn prompts() -> Vec<Vec<u64>> {
 }
 
 fn hashes(prompt: &[u64]) -> Vec<SequenceHash> {
-    let mut parent = None;
-    let next = |block: &u64| {
-        parent = Some(SequenceHash::after(parent, BlockHash(*block)));
-        parent.unwrap()
-    };
-    prompt.iter().map(next).collect()
+    SequenceHash::chain(None, prompt.iter().map(|block| BlockHash(*block))).collect()
 }
 
 /// One worker's events, and after each of them (and before the first) the depth of every prompt.

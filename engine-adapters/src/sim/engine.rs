@@ -181,14 +181,8 @@ impl SimEngine {
         if needed > capacity {
             return Err(SubmitError::TooLong { needed, capacity });
         }
-        let mut parent = None;
-        let path = request.blocks.iter().map(|block| {
-            let hash = SequenceHash::after(parent, *block);
-            parent = Some(hash);
-            hash
-        });
         let sequence = Sequence {
-            path: path.collect(),
+            path: SequenceHash::chain(None, request.blocks.iter().copied()).collect(),
             request,
             submitted: now,
             queued_ms: 0.0,

@@ -34,12 +34,7 @@ fn removed(paths: &[&str]) -> KvEvent {
 }
 
 fn hashes(path: &str) -> Vec<SequenceHash> {
-    let mut parent = None;
-    let next = |byte| {
-        parent = Some(SequenceHash::after(parent, BlockHash(u64::from(byte))));
-        parent.unwrap()
-    };
-    path.bytes().map(next).collect()
+    SequenceHash::chain(None, path.bytes().map(|byte| BlockHash(u64::from(byte)))).collect()
 }
 
 trait Say {
@@ -288,13 +283,7 @@ fn a_hundred_thousand_blocks_make_one_prompt() {
         let _ = index.apply(A, &KvEvent::Stored { tier: Tier::Device, parent, blocks }, Tick(1)).unwrap();
         parent = Some(last);
     }
-    let mut hash = None;
-    let prompt: Vec<_> = (0..100_000)
-        .map(|n| {
-            hash = Some(SequenceHash::after(hash, BlockHash(n)));
-            hash.unwrap()
-        })
-        .collect();
+    let prompt: Vec<_> = SequenceHash::chain(None, (0..100_000).map(BlockHash)).collect();
     assert_eq!((index.overlap(&prompt, Tick(1)).of(A).device, index.nodes()), (100_000, 1));
     // Every other block gone: as many nodes as blocks left, and one block of overlap.
     let ids = (1..100_000).step_by(2).map(|n| EngineBlockId::from(n as u64)).collect();

@@ -60,12 +60,8 @@ impl WorkerState {
         });
         let mut path = topology.take_scratch();
         let end = parent.map(|parent| (parent, tree.end_at(&topology, slot, tier, parent)));
-        let mut hash = end.map(|(_, (hash, _))| hash);
-        path.extend(blocks.iter().map(|block| {
-            let next = SequenceHash::after(hash, block.hash);
-            hash = Some(next);
-            next
-        }));
+        let hash = end.map(|(_, (hash, _))| hash);
+        path.extend(SequenceHash::chain(hash, blocks.iter().map(|block| block.hash)));
         let plan = match end {
             Some((parent, (_, true))) => Plan::append(parent),
             _ => tree.plan(&topology, slot, tier, parent, &path),

@@ -226,14 +226,8 @@ impl<'a> Lab<'a> {
         let turn = self.workload.turn(&mut conversation);
         self.requests += 1;
         let number = self.requests;
-        let mut parent = None;
         let prompt_blocks = turn.prompt_tokens / self.settings.engine.block_tokens;
-        let prompt = turn.blocks[..prompt_blocks].iter().map(|block| {
-            let hash = SequenceHash::after(parent, *block);
-            parent = Some(hash);
-            hash
-        });
-        let prompt = prompt.collect();
+        let prompt = SequenceHash::chain(None, turn.blocks[..prompt_blocks].iter().copied()).collect();
         let request = Request {
             id: RequestId(number),
             prompt_tokens: turn.prompt_tokens,

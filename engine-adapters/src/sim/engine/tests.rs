@@ -184,13 +184,8 @@ proptest! {
         };
         for (id, (conversation, shared, prompt, answer, pause)) in requests.into_iter().enumerate() {
             let request = request(id as u64, conversation, shared, prompt, answer, 32);
-            let hashes: Vec<_> = {
-                let mut parent = None;
-                request.blocks[..prompt / 32].iter().map(|block| {
-                    parent = Some(SequenceHash::after(parent, *block));
-                    parent.unwrap()
-                }).collect()
-            };
+            let prompt_blocks = request.blocks[..prompt / 32].iter().copied();
+            let hashes: Vec<_> = SequenceHash::chain(None, prompt_blocks).collect();
             let known = index.overlap(&hashes, Tick(1)).of(worker).device as usize;
             prop_assert_eq!(known, engine.cache.ready_prefix(&hashes));
             expected += usize::from(engine.submit(now, request).is_ok());

@@ -13,12 +13,7 @@ fn conversation(n: u64, blocks: u64) -> KvEvent {
 }
 
 fn prompt(n: u64, blocks: u64) -> Vec<SequenceHash> {
-    let mut parent = None;
-    let next = |at| {
-        parent = Some(SequenceHash::after(parent, block(n, at).hash));
-        parent.unwrap()
-    };
-    (0..blocks).map(next).collect()
+    SequenceHash::chain(None, (0..blocks).map(|at| block(n, at).hash)).collect()
 }
 
 fn depth(index: &Index, worker: WorkerId, n: u64, tick: u32) -> u32 {
