@@ -22,7 +22,7 @@ impl SimTime {
 
     #[must_use]
     pub fn after_ms(self, ms: f64) -> Self {
-        Self(self.0 + (ms.max(0.0) * 1e6).round() as u64)
+        Self(self.0.saturating_add((ms.max(0.0) * 1e6).round() as u64))
     }
 
     pub fn seconds(self) -> f64 {

@@ -131,5 +131,6 @@ fn settings(arguments: &Simulate) -> anyhow::Result<Settings> {
     if let Some(seeds) = arguments.seeds {
         settings = settings.overlaid(&format!("seeds = {seeds}"), "--seeds")?;
     }
+    settings.validate()?;
     Ok(settings)
 }

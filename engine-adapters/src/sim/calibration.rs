@@ -116,7 +116,7 @@ impl Calibration {
         });
         let whole = |field, value: usize| (field, value as f64, value >= 1, "1 or more");
         let time = |field, value: f64| (field, value, value >= 0.0 && value.is_finite(), "0 or more");
-        let share = speculation.acceptance;
+        let (share, drafted) = (speculation.acceptance, speculation.draft_tokens as f64);
         for (field, value, fine, expected) in [
             whole("max_batch", self.max_batch),
             whole("max_num_tokens", self.max_num_tokens),
@@ -129,6 +129,7 @@ impl Calibration {
             time("prefill_us_per_token", self.prefill_us_per_token),
             time("speculation.draft_ms", speculation.draft_ms),
             time("speculation.verify_ms_per_token", speculation.verify_ms_per_token),
+            ("speculation.draft_tokens", drafted, drafted <= 256.0, "at most 256"),
             ("speculation.acceptance", share, (0.0..=1.0).contains(&share), "between 0 and 1"),
             time("outside.request_ms", self.outside.request_ms),
             time("outside.response_ms", self.outside.response_ms),

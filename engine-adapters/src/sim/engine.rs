@@ -123,6 +123,8 @@ pub struct SimEngine {
     reserved: usize,
     evicted: Vec<EngineBlockId>,
     preemptions: u64,
+    /// When the last tokens were handed out.
+    last_out: SimTime,
     random: StdRng,
 }
 
@@ -139,6 +141,7 @@ impl SimEngine {
             reserved: 0,
             evicted: Vec::new(),
             preemptions: 0,
+            last_out: SimTime::default(),
             random: StdRng::seed_from_u64(seed),
         }
     }
@@ -225,6 +228,7 @@ impl SimEngine {
 
     /// Empties the prefix cache of everything no request uses, as an engine's reset does.
     pub fn reset_cache(&mut self, output: &mut StepOutput) {
+        output.clear();
         self.cache.clear(&mut self.evicted);
         self.announce_evicted(output);
     }
@@ -238,7 +242,9 @@ impl SimEngine {
                 return;
             }
             Some(Running { ends, decode_ms }) => {
-                let at = ends.after_ms(self.calibration.lag_steps * decode_ms);
+                // Tokens never overtake those of an earlier step, however much longer that one took.
+                let at = ends.after_ms(self.calibration.lag_steps * decode_ms).max(self.last_out);
+                self.last_out = at;
                 self.running = None;
                 self.finish(at, output);
             }
@@ -252,39 +258,47 @@ impl SimEngine {
 
     /// What the step computed comes out.
     fn finish(&mut self, at: SimTime, output: &mut StepOutput) {
-        let mut stored = Vec::new();
-        self.decode(at, output, &mut stored);
-        self.end_prefill(at, output, &mut stored);
-        self.announce_evicted(output);
-        output.events.append(&mut stored);
-    }
-
-    fn decode(&mut self, at: SimTime, output: &mut StepOutput, stored: &mut Vec<KvEvent>) {
-        let block_tokens = self.calibration.block_tokens;
         let mut index = 0;
         while index < self.decoding.len() {
             let count = self.tokens_per_step();
             let sequence = &mut self.decoding[index];
             let count = count.min(sequence.request.output_tokens - sequence.generated);
-            sequence.generated += count;
-            sequence.computed += count;
             self.context += count as u64;
-            let full = (sequence.computed / block_tokens).min(sequence.path.len());
-            if full > sequence.pinned && !self.fill_blocks(index, full, stored) {
-                // Preempted: its place in the list is another's now.
-                continue;
-            }
-            let sequence = &self.decoding[index];
-            let request = sequence.request.id;
-            output.tokens.push(TokensOut { request, count, first: false, at });
-            if sequence.generated == sequence.request.output_tokens {
-                let sequence = self.decoding.swap_remove(index);
-                self.context -= sequence.computed as u64;
-                self.retire(&sequence, at, output);
-            } else {
-                index += 1;
-            }
+            index = self.give(index, count, at, output);
         }
+        self.end_prefill(at, output);
+        // A last block may have come in past the bound, its sequence about to leave.
+        self.make_room(output);
+    }
+
+    /// Evicts down to what is not promised to anyone, and says so at once: events come as things happened.
+    fn make_room(&mut self, output: &mut StepOutput) {
+        self.cache.evict_to(self.cache.capacity().saturating_sub(self.reserved), &mut self.evicted);
+        self.announce_evicted(output);
+    }
+
+    /// Hands tokens to the decoding sequence at `index`, and says which one is next.
+    fn give(&mut self, index: usize, count: usize, at: SimTime, output: &mut StepOutput) -> usize {
+        let sequence = &mut self.decoding[index];
+        let (request, first) = (sequence.request.id, sequence.generated == 0);
+        sequence.generated += count;
+        sequence.computed += count;
+        output.tokens.push(TokensOut { request, count, first, at });
+        let full = (sequence.computed / self.calibration.block_tokens).min(sequence.path.len());
+        let index = if full > sequence.pinned { self.fill_blocks(index, full, output) } else { Ok(index) };
+        let index = match index {
+            Ok(index) => index,
+            // Preempted: its place in the list is another's now.
+            Err(gone) => return gone,
+        };
+        let sequence = &self.decoding[index];
+        if sequence.generated < sequence.request.output_tokens {
+            return index + 1;
+        }
+        let sequence = self.decoding.swap_remove(index);
+        self.context -= sequence.computed as u64;
+        self.retire(&sequence, at, output);
+        index
     }
 
     fn tokens_per_step(&mut self) -> usize {
@@ -293,35 +307,43 @@ impl SimEngine {
         1 + (0..speculation.draft_tokens).filter(accepted).count()
     }
 
-    /// The sequence's blocks up to `full` are complete. False when it had to make room for itself by leaving.
-    fn fill_blocks(&mut self, index: usize, full: usize, stored: &mut Vec<KvEvent>) -> bool {
+    /// The blocks of the sequence at `index` are complete up to `full`. Says where the sequence is now, or where
+    /// it was when it had to leave for want of room.
+    fn fill_blocks(&mut self, index: usize, full: usize, output: &mut StepOutput) -> Result<usize, usize> {
         let sequence = &mut self.decoding[index];
         for at in sequence.pinned..full {
             self.cache.pin(sequence.path[at]);
-            sequence.reserved = sequence.reserved.saturating_sub(1);
-            self.reserved = self.reserved.saturating_sub(1);
+            if sequence.reserved > 0 {
+                sequence.reserved -= 1;
+                self.reserved -= 1;
+            }
         }
         sequence.pinned = full;
-        announce(&mut self.cache, sequence, full, stored);
-        let more = sequence.generated < sequence.request.output_tokens;
-        if more && sequence.reserved == 0 {
-            sequence.reserved = 1;
-            self.reserved += 1;
+        announce(&mut self.cache, sequence, full, &mut output.events);
+        let mut place = Ok(index);
+        if sequence.generated < sequence.request.output_tokens {
+            if sequence.reserved == 0 {
+                sequence.reserved = 1;
+                self.reserved += 1;
+            }
+            while let Ok(index) = place
+                && self.cache.pinned() + self.reserved > self.cache.capacity()
+            {
+                let victim = self.preempt();
+                place = if victim == index { Err(index) } else { Ok(index - usize::from(victim < index)) };
+            }
         }
-        if self.cache.pinned() + self.reserved > self.cache.capacity() {
-            return self.preempt(index);
-        }
-        self.cache.evict_to(self.cache.capacity() - self.reserved, &mut self.evicted);
-        true
+        self.make_room(output);
+        place
     }
 
-    /// Sends the youngest sequence of the lowest priority back to wait. False when that is the one at `index`.
-    fn preempt(&mut self, index: usize) -> bool {
+    /// Sends the youngest decoding sequence of the lowest priority back to wait, and says where it was.
+    fn preempt(&mut self) -> usize {
         let youngest = |at: &usize| {
             let sequence = &self.decoding[*at];
             (std::cmp::Reverse(sequence.request.priority), sequence.submitted, sequence.request.id)
         };
-        let Some(victim) = (0..self.decoding.len()).max_by_key(youngest) else { return true };
+        let victim = (0..self.decoding.len()).max_by_key(youngest).unwrap_or(0);
         let mut sequence = self.decoding.remove(victim);
         self.preemptions += 1;
         self.context -= sequence.computed as u64;
@@ -331,32 +353,24 @@ impl SimEngine {
         let priority = sequence.request.priority;
         let at = self.waiting.iter().position(|other| other.request.priority <= priority);
         self.waiting.insert(at.unwrap_or(self.waiting.len()), sequence);
-        victim > index
+        victim
     }
 
-    fn end_prefill(&mut self, at: SimTime, output: &mut StepOutput, stored: &mut Vec<KvEvent>) {
+    fn end_prefill(&mut self, at: SimTime, output: &mut StepOutput) {
         let block_tokens = self.calibration.block_tokens;
         let mut index = 0;
         while index < self.prefilling.len() {
             let sequence = &mut self.prefilling[index];
             let full = (sequence.computed / block_tokens).min(sequence.pinned);
-            announce(&mut self.cache, sequence, full, stored);
+            announce(&mut self.cache, sequence, full, &mut output.events);
             if sequence.to_prefill() > 0 {
                 index += 1;
                 continue;
             }
-            let mut sequence = self.prefilling.remove(index);
-            let first = sequence.generated == 0;
-            sequence.generated += 1;
-            sequence.computed += 1;
-            let request = sequence.request.id;
-            output.tokens.push(TokensOut { request, count: 1, first, at });
-            if sequence.generated == sequence.request.output_tokens {
-                self.retire(&sequence, at, output);
-            } else {
-                self.context += sequence.computed as u64;
-                self.decoding.push(sequence);
-            }
+            let sequence = self.prefilling.remove(index);
+            self.context += sequence.computed as u64 + 1;
+            self.decoding.push(sequence);
+            self.give(self.decoding.len() - 1, 1, at, output);
         }
     }
 

@@ -39,7 +39,7 @@ struct InFlight {
     worker: usize,
     prefill_tokens: usize,
     asked: SimTime,
-    first_token: SimTime,
+    first_token: Option<SimTime>,
 }
 
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl<'a> Lab<'a> {
         for _ in 0..snapshots {
             self.run_for(window_s / snapshots as f64);
             let since = SimTime::from_seconds((self.now.seconds() - snapshot_s).max(0.0));
-            looks.push(self.snapshot(since));
+            looks.extend(self.snapshot(since));
         }
         let seen = &mut self.seen;
         Level {
@@ -158,8 +158,8 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Latencies since a moment.
-    fn snapshot(&mut self, since: SimTime) -> Level {
+    /// Latencies since a moment; none when nothing came back since.
+    fn snapshot(&mut self, since: SimTime) -> Option<Level> {
         while self.seen.first_tokens.front().is_some_and(|(at, _)| *at <= since) {
             self.seen.first_tokens.pop_front();
         }
@@ -169,7 +169,10 @@ impl<'a> Lab<'a> {
         let mut first: Vec<f64> = self.seen.first_tokens.iter().map(|(_, ms)| *ms).collect();
         let mut between: Vec<f64> = self.seen.answers.iter().map(|(_, ms, _)| *ms).collect();
         let mut whole: Vec<f64> = self.seen.answers.iter().map(|(_, _, s)| *s).collect();
-        Level {
+        if first.is_empty() || whole.is_empty() {
+            return None;
+        }
+        Some(Level {
             ttft_p50_ms: percentile(&mut first, 0.5),
             ttft_p95_ms: percentile(&mut first, 0.95),
             itl_p50_ms: percentile(&mut between, 0.5),
@@ -177,7 +180,7 @@ impl<'a> Lab<'a> {
             e2e_p50_s: percentile(&mut whole, 0.5),
             e2e_p95_s: percentile(&mut whole, 0.95),
             ..Level::default()
-        }
+        })
     }
 
     fn set_conversations(&mut self, count: usize) {
@@ -242,7 +245,7 @@ impl<'a> Lab<'a> {
             worker: 0,
             prefill_tokens: 0,
             asked: self.now,
-            first_token: self.now,
+            first_token: None,
         };
         self.inflight.insert(number, inflight);
         let outside = self.settings.engine.outside;
@@ -278,12 +281,12 @@ impl<'a> Lab<'a> {
         inflight.worker = n;
         inflight.prefill_tokens = request.prompt_tokens - cached(n).min(request.prompt_tokens);
         let worker = &mut self.workers[n];
+        // Settings are refused under which a conversation could outgrow an engine.
+        let submitted = worker.engine.submit(self.now, request);
+        debug_assert!(submitted.is_ok(), "{submitted:?}");
         worker.load.add(&inflight.prompt, inflight.prefill_tokens);
         worker.inflight += 1;
-        if worker.engine.submit(self.now, request).is_err() {
-            // No such prompt fits this engine at all: the conversation is over, another begins.
-            self.last_token(number);
-        } else if !worker.stepping {
+        if !worker.stepping {
             self.steps(n);
         }
     }
@@ -339,20 +342,24 @@ impl<'a> Lab<'a> {
 
     fn first_token(&mut self, number: u64) {
         let Some(inflight) = self.inflight.get_mut(&number) else { return };
-        inflight.first_token = self.now;
+        if inflight.first_token.is_some() {
+            return;
+        }
+        inflight.first_token = Some(self.now);
         self.workers[inflight.worker].load.prefilled(inflight.prefill_tokens);
         self.seen.first_tokens.push_back((self.now, self.now.ms_since(inflight.asked)));
     }
 
     fn last_token(&mut self, number: u64) {
+        // The way back is jittery: a short answer's end may overtake its beginning.
+        self.first_token(number);
         let Some(inflight) = self.inflight.remove(&number) else { return };
         let worker = &mut self.workers[inflight.worker];
         worker.inflight -= 1;
         worker.load.remove(&inflight.prompt);
-        let end = self.now.max(inflight.first_token);
         let tokens = inflight.conversation.last_answer_tokens().saturating_sub(1).max(1);
-        let per_token = end.ms_since(inflight.first_token) / tokens as f64;
-        self.seen.answers.push_back((self.now, per_token, end.ms_since(inflight.asked) / 1e3));
+        let per_token = self.now.ms_since(inflight.first_token.unwrap_or(self.now)) / tokens as f64;
+        self.seen.answers.push_back((self.now, per_token, self.now.ms_since(inflight.asked) / 1e3));
         self.seen.answered += 1;
         if self.conversations > self.target {
             self.conversations -= 1;

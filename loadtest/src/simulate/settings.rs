@@ -2,7 +2,11 @@
 
 use anyhow::{Context, anyhow, bail};
 use kvlane_engine_adapters::sim::Calibration;
+use kvlane_indexer::IndexConfig;
 use serde::{Deserialize, Serialize};
+
+/// More than any setting needs, and little enough that sums of them stay within the clock.
+const MOST: f64 = 1e7;
 
 /// How requests are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +119,8 @@ impl Settings {
         Ok(settings)
     }
 
-    fn validate(&self) -> anyhow::Result<()> {
+    /// Refuses what cannot be simulated, by name.
+    pub fn validate(&self) -> anyhow::Result<()> {
         self.engine.validate()?;
         for (name, value) in [
             ("workers", self.workers),
@@ -131,7 +136,7 @@ impl Settings {
             }
         }
         for (name, value) in [
-            ("window_s", self.window_s),
+            ("fill_s", self.fill_s),
             ("warm_up_s", self.warm_up_s),
             ("snapshot_s", self.snapshot_s),
             ("workload.think_s", self.workload.think_s),
@@ -139,13 +144,40 @@ impl Settings {
             ("router.temperature", self.router.temperature),
             ("router.event_lag_ms", self.router.event_lag_ms),
         ] {
-            if value.is_nan() || value < 0.0 {
-                bail!("`{name}` is {value}, expected 0 or more");
+            if !(0.0..=MOST).contains(&value) {
+                bail!("`{name}` is {value}, expected 0 to {MOST}");
             }
+        }
+        // On a virtual clock something has to take time, or it stands still.
+        for (name, value) in [("window_s", self.window_s), ("engine.weights_ms", self.engine.weights_ms)] {
+            if !(value > 0.0 && value <= MOST) {
+                bail!("`{name}` is {value}, expected more than 0, at most {MOST}");
+            }
+        }
+        for (name, (low, high)) in [
+            ("workload.starter_tokens", self.workload.starter_tokens),
+            ("workload.question_tokens", self.workload.question_tokens),
+        ] {
+            if !(1.0 <= low && low <= high && high <= MOST) {
+                bail!("`{name}` is [{low}, {high}], expected 1 or more, the smaller first");
+            }
+        }
+        let (workers, most) = (self.workers, IndexConfig::default().max_workers);
+        if workers > most {
+            bail!("`workers` is {workers}, expected at most {most}");
         }
         let ((few, many), (short, long)) = (self.workload.turns, self.workload.answer_bounds);
         if few > many || short > long {
             bail!("`workload.turns` and `workload.answer_bounds` go from the smaller to the larger");
+        }
+        let per_turn = self.workload.question_tokens.1 + long as f64;
+        let longest =
+            self.workload.starter_tokens.1 + self.workload.template_tokens as f64 + many as f64 * per_turn;
+        let (blocks, tokens) = (self.engine.kv_blocks, self.engine.block_tokens);
+        if longest > (blocks as f64 - 1.0) * tokens as f64 {
+            bail!(
+                "`engine.kv_blocks` is {blocks}, expected room for the longest conversation, {longest:.0} tokens in blocks of {tokens}"
+            );
         }
         Ok(())
     }
@@ -182,6 +214,17 @@ mod tests {
         assert!(refused("router.overlap_wait = 4").contains("unknown field `overlap_wait`"));
         assert_eq!(refused("workers = 0"), "lab.toml: `workers` is 0, expected 1 or more");
         assert!(refused("engine.max_batch = 0").contains("`max_batch` is 0, expected 1 or more"));
+        assert!(refused("engine.kv_blocks = 10").contains("expected room for the longest conversation"));
+        assert!(refused("workload.starter_tokens = [10.0, 5.0]").contains("the smaller first"));
+        for odd in [
+            "window_s = 0",
+            "window_s = inf",
+            "fill_s = nan",
+            "workers = 5000",
+            "router.overlap_weight = inf",
+        ] {
+            assert!(refused(odd).contains("expected"), "{odd}");
+        }
         assert!(refused("workers =").starts_with("lab.toml: no TOML: "));
         assert_eq!(
             "kv".parse::<Mode>().unwrap_err().to_string(),

@@ -93,6 +93,9 @@ fn sample(sorted: &[Ranked], temperature: f64, draw: u64) -> usize {
     let range = if most > least { most - least } else { 1.0 };
     let weight = |ranked: &Ranked| (-(ranked.cost.total() - least) / (range * temperature)).exp();
     let sum: f64 = sorted.iter().map(weight).sum();
+    if !sum.is_finite() {
+        return 0;
+    }
     // The draw's high bits as a point between 0 and the sum of all weights.
     let mut point = (draw >> 11) as f64 / (1_u64 << 53) as f64 * sum;
     for (place, ranked) in sorted.iter().enumerate() {
@@ -157,6 +160,15 @@ mod tests {
         candidates[0].tie_break = 9;
         candidates[1].tie_break = 9;
         assert_eq!([0, 1, 2].map(|draw| order(&select(&KV, &candidates, draw))[0]), [3, 3, 3]);
+    }
+
+    #[test]
+    fn costs_that_are_no_numbers_leave_the_cheapest_first() {
+        let policy = Policy::Kv { overlap_weight: 1.0, temperature: 0.5 };
+        for odd in [f64::INFINITY, f64::NAN] {
+            let decision = select(&policy, &[candidate(1, odd, 0.0), candidate(2, 3.0, 0.0)], u64::MAX);
+            assert_eq!(order(&decision), [2, 1]);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use kvlane_indexer::{Index, IndexConfig, Tick, WorkerId};
 use proptest::prelude::*;
 
 use super::*;
+use crate::sim::Speculation;
 
 fn calibration() -> Calibration {
     Calibration::preset(Calibration::DEFAULT).unwrap()
@@ -158,23 +159,31 @@ fn drafting_gives_several_tokens_a_step() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     /// Under any load the engine ends empty, serves everything, and an index fed by its events knows exactly
     /// what the next request would find.
     #[test]
     fn events_tell_the_truth_about_the_cache(
-        requests in prop::collection::vec((0_u64..6, 0_usize..8, 33_usize..600, 1_usize..120, any::<bool>()), 1..40),
+        requests in prop::collection::vec((0_u64..6, 0_usize..8, 33_usize..600, 1_usize..120, prop::sample::select(vec![-1, 0, 0, 1]), any::<bool>()), 1..40),
         kv_blocks in 24_usize..80,
         reserve_output in any::<bool>(),
         max_batch in 1_usize..6,
+        drafts in prop::option::of(1_usize..70),
     ) {
-        let calibration = Calibration { kv_blocks, reserve_output, max_batch, max_num_tokens: 256, ..calibration() };
+        let speculation = drafts.map(|draft_tokens| Speculation {
+            draft_tokens,
+            acceptance: 0.8,
+            draft_ms: 1.0,
+            verify_ms_per_token: 0.1,
+        });
+        let calibration =
+            Calibration { kv_blocks, reserve_output, max_batch, max_num_tokens: 256, speculation, ..calibration() };
         let mut engine = SimEngine::new(calibration, 3);
         let index = Index::new(IndexConfig::default());
         let worker = WorkerId::new(1, 0);
         let mut output = StepOutput::default();
-        let (mut now, mut expected, mut finished) = (SimTime(0), 0, 0);
+        let (mut now, mut expected, mut finished, mut owed, mut given) = (SimTime(0), 0, 0, 0, 0);
         let feed = |output: &StepOutput| {
             for event in &output.events {
                 let applied = index.apply(worker, event, Tick(1)).unwrap();
@@ -182,17 +191,22 @@ proptest! {
             }
             Ok(())
         };
-        for (id, (conversation, shared, prompt, answer, pause)) in requests.into_iter().enumerate() {
-            let request = request(id as u64, conversation, shared, prompt, answer, 32);
+        for (id, (conversation, shared, prompt, answer, priority, pause)) in requests.into_iter().enumerate() {
+            let mut request = request(id as u64, conversation, shared, prompt, answer, 32);
+            request.priority = priority;
             let prompt_blocks = request.blocks[..prompt / 32].iter().copied();
             let hashes: Vec<_> = SequenceHash::chain(None, prompt_blocks).collect();
             let known = index.overlap(&hashes, Tick(1)).of(worker).device as usize;
             prop_assert_eq!(known, engine.cache.ready_prefix(&hashes));
-            expected += usize::from(engine.submit(now, request).is_ok());
+            if engine.submit(now, request).is_ok() {
+                expected += 1;
+                owed += answer;
+            }
             if pause {
                 engine.step(now, &mut output);
                 feed(&output)?;
                 finished += output.finished.len();
+                given += output.tokens.iter().map(|out| out.count).sum::<usize>();
                 now = output.next.unwrap_or(now);
             }
         }
@@ -200,10 +214,12 @@ proptest! {
             engine.step(now, &mut output);
             feed(&output)?;
             finished += output.finished.len();
+            given += output.tokens.iter().map(|out| out.count).sum::<usize>();
             prop_assert!(engine.cache.len() + engine.reserved <= kv_blocks.max(engine.cache.pinned() + engine.reserved));
             match output.next { Some(next) => now = next, None => break }
         }
         prop_assert_eq!((finished, engine.running_count(), engine.waiting_count()), (expected, 0, 0));
+        prop_assert_eq!(given, owed, "every token of every answer comes out once");
         prop_assert_eq!((engine.block_counts().0, engine.context), (0, 0));
         prop_assert_eq!(index.stats().workers.first().map_or(0, |stats| stats.device_blocks), engine.cache.len());
     }
