@@ -6,7 +6,8 @@
 //! moment during the lookup.
 //!
 //! Locks are taken in this order, and none is held while waiting for an earlier one: a worker's own state,
-//! the tree's writer lock, one shard, the registry. Lookups take none but single shards' and the registry's.
+//! the tree's writer lock, one shard, the registry, and last the locks of the predictions' own trees. Lookups
+//! take none but single shards' and the registry's.
 
 mod budget;
 pub(crate) mod restore;
@@ -35,7 +36,9 @@ use crate::worker::{Directory, Slot, WorkerId};
 /// The index's bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexConfig {
-    /// Bytes the index may take; past it the coldest paths of the largest holder are forgotten.
+    /// Bytes the index may take; past it the coldest paths of the largest holder are forgotten. Predictions
+    /// have a bound of their own. An empty index takes 128 bytes a shard; with no more than that, nothing is
+    /// ever held.
     pub max_bytes: usize,
     /// Workers there may be at a time.
     pub max_workers: usize,
@@ -230,12 +233,11 @@ impl Index {
             if overlap.directory.version != self.directory_version.load(Ordering::Acquire) {
                 overlap.directory = Arc::clone(&self.registry.read().directory);
             }
-            let directory = Arc::clone(&overlap.directory);
-            let (slots, tiered) = (directory.slot_count(), directory.tiered());
+            let (slots, tiered) = (overlap.directory.slot_count(), overlap.directory.tiered());
             self.tree.overlap(prompt, now, slots, tiered, &mut overlap.confirmed);
             self.predicted.overlap_into(prompt, now, overlap);
-            // A worker came or went meanwhile: a slot may have changed hands.
-            if directory.version == self.directory_version.load(Ordering::Acquire) {
+            // Otherwise a worker came or went meanwhile, and a slot may have changed hands.
+            if overlap.directory.version == self.directory_version.load(Ordering::Acquire) {
                 return;
             }
         }
