@@ -2,4 +2,7 @@
 //!
 //! So far: [`sim`], a simulated engine. Whatever it measures is simulated and must be called so.
 
+pub mod model;
+pub mod openai;
 pub mod sim;
+pub mod vllm;

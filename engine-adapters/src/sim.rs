@@ -4,12 +4,17 @@
 //! out and when to call again. The same machine runs behind a server in real time and, in virtual time, as
 //! fast as it can be stepped. Its timing comes from a [`Calibration`]; equal inputs give equal outputs.
 
+mod answer;
 mod cache;
 mod calibration;
 mod engine;
+pub mod worker;
 
+pub use self::answer::{Lexicon, LexiconError, Piece};
 pub use self::calibration::{Calibration, CalibrationError, OutsideDelay, Speculation};
-pub use self::engine::{Finished, Request, RequestId, SimEngine, StepOutput, SubmitError, TokensOut};
+pub use self::engine::{
+    Drafts, Finished, Origin, Request, RequestId, SimEngine, StepOutput, SubmitError, TokensOut,
+};
 
 /// A moment of the engine's clock, in nanoseconds from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -58,12 +58,29 @@ pub struct Finished {
     pub queued_ms: f64,
 }
 
+/// Speculation so far: how often a draft was made, its tokens, and those the model agreed with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drafts {
+    pub drafts: u64,
+    pub tokens: u64,
+    pub accepted: u64,
+}
+
+/// Whose blocks an event announces: `request`'s, from its block number `first_block` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub request: RequestId,
+    pub first_block: usize,
+}
+
 /// What has come out since the last call, and when to call again. Meant to be used again.
 #[derive(Clone, Debug, Default)]
 pub struct StepOutput {
     pub tokens: Vec<TokensOut>,
     pub finished: Vec<Finished>,
     pub events: Vec<KvEvent>,
+    /// For each stored event in turn, whose blocks it announces; who speaks to others needs their tokens.
+    pub origins: Vec<Origin>,
     /// When the running step ends; none when there is nothing to do.
     pub next: Option<SimTime>,
 }
@@ -73,6 +90,7 @@ impl StepOutput {
         self.tokens.clear();
         self.finished.clear();
         self.events.clear();
+        self.origins.clear();
         self.next = None;
     }
 }
@@ -123,6 +141,7 @@ pub struct SimEngine {
     reserved: usize,
     evicted: Vec<EngineBlockId>,
     preemptions: u64,
+    drafts: Drafts,
     /// When the last tokens were handed out.
     last_out: SimTime,
     random: StdRng,
@@ -141,6 +160,7 @@ impl SimEngine {
             reserved: 0,
             evicted: Vec::new(),
             preemptions: 0,
+            drafts: Drafts::default(),
             last_out: SimTime::default(),
             random: StdRng::seed_from_u64(seed),
         }
@@ -166,6 +186,10 @@ impl SimEngine {
 
     pub fn preemption_count(&self) -> u64 {
         self.preemptions
+    }
+
+    pub fn drafts(&self) -> Drafts {
+        self.drafts
     }
 
     /// Takes a request. Call [`step`](Self::step) afterwards: it may start at once.
@@ -304,7 +328,11 @@ impl SimEngine {
     fn tokens_per_step(&mut self) -> usize {
         let Some(speculation) = self.calibration.speculation else { return 1 };
         let accepted = |_: &usize| self.random.random_bool(speculation.acceptance);
-        1 + (0..speculation.draft_tokens).filter(accepted).count()
+        let accepted = (0..speculation.draft_tokens).filter(accepted).count();
+        self.drafts.drafts += 1;
+        self.drafts.tokens += speculation.draft_tokens as u64;
+        self.drafts.accepted += accepted as u64;
+        1 + accepted
     }
 
     /// The blocks of the sequence at `index` are complete up to `full`. Says where the sequence is now, or where
@@ -319,7 +347,7 @@ impl SimEngine {
             }
         }
         sequence.pinned = full;
-        announce(&mut self.cache, sequence, full, &mut output.events);
+        announce(&mut self.cache, sequence, full, output);
         let mut place = Ok(index);
         if sequence.generated < sequence.request.output_tokens {
             if sequence.reserved == 0 {
@@ -362,7 +390,7 @@ impl SimEngine {
         while index < self.prefilling.len() {
             let sequence = &mut self.prefilling[index];
             let full = (sequence.computed / block_tokens).min(sequence.pinned);
-            announce(&mut self.cache, sequence, full, &mut output.events);
+            announce(&mut self.cache, sequence, full, output);
             if sequence.to_prefill() > 0 {
                 index += 1;
                 continue;
@@ -415,8 +443,8 @@ impl SimEngine {
             path.iter().for_each(|hash| self.cache.pin(*hash));
             let pinned = path.len();
             let Some(mut sequence) = self.waiting.pop_front() else { return };
-            // At least the last token is computed: something has to produce the next one.
-            sequence.computed = (ready * block_tokens).min(tokens - 1);
+            // The block with the last token is computed in any case: something has to produce the next one.
+            sequence.computed = ready.min((tokens - 1) / block_tokens) * block_tokens;
             (sequence.pinned, sequence.announced, sequence.reserved) = (pinned, ready, reserve);
             if sequence.generated == 0 {
                 sequence.cached_tokens = sequence.computed;
@@ -457,7 +485,7 @@ impl SimEngine {
 }
 
 /// Says that the sequence's blocks up to `full` are computed, those that nobody had computed before.
-fn announce(cache: &mut BlockCache, sequence: &mut Sequence, full: usize, stored: &mut Vec<KvEvent>) {
+fn announce(cache: &mut BlockCache, sequence: &mut Sequence, full: usize, output: &mut StepOutput) {
     let id = |hash: SequenceHash| EngineBlockId::from(hash.0);
     let mut at = sequence.announced;
     sequence.announced = full.max(at);
@@ -468,7 +496,8 @@ fn announce(cache: &mut BlockCache, sequence: &mut Sequence, full: usize, stored
                 |at: usize| StoredBlock { id: id(sequence.path[at]), hash: sequence.request.blocks[at] };
             let parent = at.checked_sub(1).map(|at| id(sequence.path[at]));
             let blocks = (at..at + new).map(block).collect();
-            stored.push(KvEvent::Stored { tier: Tier::Device, parent, blocks });
+            output.events.push(KvEvent::Stored { tier: Tier::Device, parent, blocks });
+            output.origins.push(Origin { request: sequence.request.id, first_block: at });
         }
         // The block that stopped the run, if any, was announced by another sequence.
         at += new + 1;

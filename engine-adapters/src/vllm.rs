@@ -1,0 +1,4 @@
+//! vLLM's dialect: KV events as it publishes them.
+
+pub mod publisher;
+pub mod wire;
