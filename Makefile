@@ -1,9 +1,12 @@
 # Two commands matter: `make demo` and `make test`. Both set up what they need first.
 
 CARGO ?= cargo
+# Python clients that tests drive: made once, again when the list of packages changes.
+CLIENTS := engine-adapters/tests/clients/requirements.txt
+VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup demo test bench bench-peer lint fmt clean
+.PHONY: help setup setup-clients demo test bench bench-peer lint fmt clean
 
 help:
 	@echo "make demo        the index at work, then a simulated deployment: round robin beside KV-aware routing"
@@ -20,12 +23,23 @@ setup:
 		echo "no C linker found; installing gcc"; apt-get update -qq && apt-get install -y -qq gcc libc6-dev; }
 	@$(CARGO) fetch --quiet --locked
 
+setup-clients: $(VENV)/ready
+
+$(VENV)/ready: $(CLIENTS)
+	@python3 -m ensurepip --version >/dev/null 2>&1 && command -v curl >/dev/null || { \
+		echo "installing python3-venv and curl"; \
+		apt-get update -qq && apt-get install -y -qq python3-venv curl >/dev/null; }
+	@rm -rf $(VENV)
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(CLIENTS)
+	@touch $@
+
 demo: setup
 	$(CARGO) run --quiet --release --locked -p kvlane-indexer --example three_workers
 	@echo
 	$(CARGO) run --quiet --release --locked -p kvlane-loadtest --bin kvlane-load -- simulate --levels 60,120,180 --seeds 2
 
-test: setup
+test: setup setup-clients
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
