@@ -29,22 +29,36 @@ fn cpu_seconds(name: &str) -> f64 {
         .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok())
         .filter(|stat| stat.split_once('(').is_some_and(|(_, rest)| rest.starts_with(name)))
         .map(|stat| {
-            let fields: Vec<f64> =
-                stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap()).collect();
+            let fields: Vec<f64> = stat
+                .rsplit_once(')')
+                .unwrap()
+                .1
+                .split_whitespace()
+                .skip(11)
+                .take(2)
+                .map(|n| n.parse().unwrap())
+                .collect();
             (fields[0] + fields[1]) / 100.0
         })
         .sum()
 }
 
 fn runtime(name: &str) -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name(name).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 /// Reads one stream until nobody counts any more.
 async fn stream(to: SocketAddr, chunks: Arc<AtomicUsize>, begun: Arc<AtomicUsize>) {
     let body = r#"{"messages":[{"role":"user","content":"Tell me of caches."}],"max_tokens":1500,"ignore_eos":true,"stream":true}"#;
-    let request =
-        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: w\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     let mut connection = TcpStream::connect(to).await.unwrap();
     connection.write_all(request.as_bytes()).await.unwrap();
     let mut buffer = vec![0; 64 << 10];
@@ -80,7 +94,9 @@ fn measure(what: &str, workers: usize, calibration: &Calibration) -> f64 {
     let cores = (cpu_seconds("worker") - cpu) / WINDOW.as_secs_f64();
     let rate = (chunks.load(Ordering::Relaxed) - seen) as f64 / WINDOW.as_secs_f64();
     let per_chunk = cores / rate * 1e6;
-    println!("{what}: {rate:.0} chunks/s for {cores:.3} cores, {per_chunk:.1} us a chunk (simulated engines)");
+    println!(
+        "{what}: {rate:.0} chunks/s for {cores:.3} cores, {per_chunk:.1} us a chunk (simulated engines)"
+    );
     stop.cancel();
     clients.shutdown_background();
     serving.shutdown_background();
@@ -91,5 +107,9 @@ fn main() {
     let calibration = Calibration::preset(Calibration::DEFAULT).unwrap();
     let four = measure("4 engines, 50 streams each", 4, &calibration);
     let one = measure("1 engine, 200 streams", 1, &Calibration { max_batch: STREAMS, ..calibration });
-    assert!(four.max(one) < MOST_CORES, "{:.3} cores for {STREAMS} streams, expected under {MOST_CORES}", four.max(one));
+    assert!(
+        four.max(one) < MOST_CORES,
+        "{:.3} cores for {STREAMS} streams, expected under {MOST_CORES}",
+        four.max(one)
+    );
 }

@@ -2,6 +2,8 @@
 //!
 //! So far: [`sim`], a simulated engine. Whatever it measures is simulated and must be called so.
 
+mod msgpack;
+
 pub mod model;
 pub mod openai;
 pub mod sim;

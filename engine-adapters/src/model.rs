@@ -4,6 +4,7 @@
 //! hits vanish silently. A small model of our own is built in, so that everything runs without any download.
 
 mod chat_template;
+mod messages;
 mod python_json;
 mod tokenizer;
 

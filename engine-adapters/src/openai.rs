@@ -37,9 +37,8 @@ pub struct GenerateRequest {
     pub priority: i32,
     pub request_id: Option<String>,
     pub session_id: Option<String>,
-    pub user: Option<String>,
-    pub return_token_ids: bool,
-    pub echo: bool,
+    pub return_token_ids: Option<bool>,
+    pub echo: Option<bool>,
     pub kv_transfer_params: Option<KvTransferParams>,
 }
 
@@ -48,9 +47,10 @@ impl GenerateRequest {
         self.stream.unwrap_or(false)
     }
 
-    /// The limit on an answer and the name it was given under. Chat has a newer name, which wins.
+    /// The limit on an answer and the name it was given under. Chat has a newer name, which wins there.
     pub fn limit(&self) -> Option<(&'static str, i64)> {
-        self.max_completion_tokens
+        let newer = self.max_completion_tokens.filter(|_| self.messages.is_some());
+        newer
             .map(|limit| ("max_completion_tokens", limit))
             .or(self.max_tokens.map(|limit| ("max_tokens", limit)))
     }

@@ -13,7 +13,7 @@ pub mod worker;
 pub use self::answer::{Lexicon, LexiconError, Piece};
 pub use self::calibration::{Calibration, CalibrationError, OutsideDelay, Speculation};
 pub use self::engine::{
-    Drafts, Finished, Origin, Request, RequestId, SimEngine, StepOutput, SubmitError, TokensOut,
+    Drafts, Finished, FirstToken, Origin, Request, RequestId, SimEngine, StepOutput, SubmitError, TokensOut,
 };
 
 /// A moment of the engine's clock, in nanoseconds from its start.

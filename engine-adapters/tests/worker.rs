@@ -37,7 +37,7 @@ async fn an_answer_sent_back_as_history_is_found_in_the_cache_token_for_token() 
         let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() as usize;
         assert_eq!(
             cached,
-            known.len() / 32 * 32,
+            known.len().saturating_sub(1) / 32 * 32,
             "turn {turn}: everything said before is cached, in whole blocks"
         );
         known = [prompt, said].concat();
@@ -79,6 +79,13 @@ async fn several_choices_and_prompts_come_under_their_index() {
         own.map(|chunk| chunk["choices"][0]["text"].as_str().unwrap()).collect()
     };
     let texts: std::collections::HashSet<String> = (0..4).map(text).collect();
+    let whole = json!({"prompt": [[5, 6, 7], [8, 9]], "n": 2, "max_tokens": 5});
+    let usage = post(worker.address(), "/v1/completions", &whole).await.json()["usage"].clone();
+    assert_eq!(
+        (&usage["prompt_tokens"], &usage["completion_tokens"]),
+        (&json!(5), &json!(20)),
+        "a prompt counts once"
+    );
     assert_eq!(texts.len(), 4, "{texts:?}");
 }
 
@@ -145,10 +152,6 @@ async fn a_client_that_leaves_frees_its_slot() {
         request.abort();
         until("the slot to be free", || async { running().await == 0.0 }).await;
     }
-    assert_eq!(
-        metric(worker.address(), "vllm:request_success_total{engine=\"0\",finished_reason=\"abort\"").await,
-        2.0
-    );
     assert_eq!(metric(worker.address(), "dynamo_component_inflight_requests").await, 0.0);
 }
 
@@ -202,6 +205,12 @@ async fn bad_requests_are_told_what_would_be_right() {
             "expected a text, a list of texts, a list of token ids, or a list of such lists",
         ),
         ("/v1/completions", r#"{"prompt": "x", "echo": true}"#, 400, "does not echo"),
+        (
+            "/v1/completions",
+            r#"{"prompt": "x", "n": 16384, "max_tokens": 1000, "ignore_eos": true}"#,
+            400,
+            "all choices together",
+        ),
         (
             "/v1/completions",
             r#"{"prompt": "x", "max_tokens": 1024}"#,
@@ -261,7 +270,7 @@ async fn faults_do_what_they_say_and_can_be_taken_back() {
     assert_eq!(hung.await.unwrap(), 200);
 
     for (wrong, message) in [
-        (json!({"slow": 0}), "`slow` is 0, expected a factor above 0"),
+        (json!({"slow": 0}), "`slow` is 0, expected a factor between 0.001 and 1000000"),
         (json!({"status": 200}), "`status` is 200, expected an HTTP error between 400 and 599"),
         (json!({"drop_events": 2}), "`drop_events` is 2, expected a share between 0 and 1"),
         (json!({"hangs": true}), "unknown field `hangs`"),

@@ -189,8 +189,7 @@ fn since_1970() -> Duration {
 impl Cli {
     fn options(&self, number: u16) -> anyhow::Result<WorkerOptions> {
         let port = |flag: &str, first: u16| {
-            first
-                .checked_add(number)
+            (if first == 0 { Some(0) } else { first.checked_add(number) })
                 .with_context(|| format!("{flag} {first}: no ports left for {} workers", self.workers))
         };
         let mut calibration = match std::fs::read_to_string(&self.engine) {

@@ -12,15 +12,14 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde::Serialize;
 use serde_json::Map;
 
-use super::python_json;
+use super::messages;
+use super::python_json::JsonStyle;
 
 /// A conversation to be rendered.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChatPrompt<'a> {
     pub messages: &'a [Map<String, serde_json::Value>],
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tools: Option<&'a [serde_json::Value]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub documents: Option<&'a [serde_json::Value]>,
     /// Whether the prompt ends with the opening of the assistant's answer.
     pub add_generation_prompt: bool,
@@ -59,7 +58,7 @@ pub enum TemplateError {
     Refused(String),
     #[error("messages[{message}].content[{part}] has type `{kind}`, expected `text`")]
     NotText { message: usize, part: usize, kind: String },
-    #[error("continue_final_message: the last message's content does not appear in the rendered prompt")]
+    #[error("continue_final_message: the last message has no text, or the template does not render it")]
     NothingToContinue,
     #[error("continue_final_message and add_generation_prompt exclude each other, expected one of them")]
     ContinuesAndOpens,
@@ -127,43 +126,18 @@ impl ChatTemplate {
         if prompt.continue_final_message && prompt.add_generation_prompt {
             return Err(TemplateError::ContinuesAndOpens);
         }
-        let messages = self.flatten(prompt.messages)?;
-        let prompt =
-            ChatPrompt { messages: messages.as_deref().unwrap_or(prompt.messages), ..prompt.clone() };
-        let name = if self.has_tool_template && prompt.tools.is_some() { TOOL_USE } else { DEFAULT };
+        let mut messages = messages::normalized(prompt.messages, self.wants_parts)?;
+        if prompt.continue_final_message {
+            mark_last(messages.to_mut())?;
+        }
+        let tools = prompt.tools.map(messages::normalized_tools);
+        let shown = ChatPrompt { messages: &messages, tools: tools.as_deref(), ..prompt.clone() };
+        let name = if self.has_tool_template && tools.is_some() { TOOL_USE } else { DEFAULT };
         let template = self.environment.get_template(name).map_err(|error| jinja_error(&error))?;
         // What the request brings may shadow a special token, as keyword arguments do in Python.
-        let context = minijinja::context! { ..Value::from(Serde(&prompt)), ..self.special_tokens.clone() };
+        let context = minijinja::context! { ..Value::from(Serde(&shown)), ..self.special_tokens.clone() };
         let text = template.render(context).map_err(|error| jinja_error(&error))?;
-        if prompt.continue_final_message { continued(text, prompt.messages) } else { Ok(text) }
-    }
-
-    /// Content given as parts becomes one text for templates that expect a text; none when nothing changes.
-    fn flatten(
-        &self,
-        messages: &[Map<String, serde_json::Value>],
-    ) -> Result<Option<Vec<Map<String, serde_json::Value>>>, TemplateError> {
-        let parts = |message: &Map<_, _>| matches!(message.get("content"), Some(serde_json::Value::Array(_)));
-        if self.wants_parts || !messages.iter().any(parts) {
-            return Ok(None);
-        }
-        let mut messages = messages.to_vec();
-        for (at, message) in messages.iter_mut().enumerate() {
-            let Some(serde_json::Value::Array(parts)) = message.get("content") else { continue };
-            let text = |(part, value): (usize, &serde_json::Value)| match value {
-                serde_json::Value::String(text) => Ok(text.clone()),
-                value => match (value.get("text").and_then(serde_json::Value::as_str), value.get("type")) {
-                    (Some(text), _) => Ok(text.to_owned()),
-                    (None, kind) => {
-                        let kind = kind.and_then(serde_json::Value::as_str).unwrap_or("unknown").to_owned();
-                        Err(TemplateError::NotText { message: at, part, kind })
-                    }
-                },
-            };
-            let text: Vec<_> = parts.iter().enumerate().map(text).collect::<Result<_, _>>()?;
-            message.insert("content".to_owned(), text.join("\n").into());
-        }
-        Ok(Some(messages))
+        if prompt.continue_final_message { up_to_mark(text) } else { Ok(text) }
     }
 }
 
@@ -173,26 +147,60 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// The text up to and with the last message's content, so that the answer goes on from there.
-fn continued(mut text: String, messages: &[Map<String, serde_json::Value>]) -> Result<String, TemplateError> {
-    let last = messages.last().and_then(|message| message.get("content")?.as_str());
-    let last = last.map(str::trim).filter(|last| !last.is_empty()).ok_or(TemplateError::NothingToContinue)?;
-    let at = text.rfind(last).ok_or(TemplateError::NothingToContinue)?;
-    text.truncate(at + last.len());
-    Ok(text)
+/// Put behind the last message to find its end in the rendered text. The space tells whether the template trims.
+const LAST_MARK: &str = "\u{2}last message ends here\u{2} ";
+
+fn mark_last(messages: &mut [Map<String, serde_json::Value>]) -> Result<(), TemplateError> {
+    let content = messages.last_mut().and_then(|message| message.get_mut("content"));
+    let text = match content {
+        Some(serde_json::Value::Array(parts)) => parts.last_mut().and_then(|part| part.get_mut("text")),
+        content => content,
+    };
+    match text {
+        Some(serde_json::Value::String(text)) if !text.is_empty() => {
+            text.push_str(LAST_MARK);
+            Ok(())
+        }
+        _ => Err(TemplateError::NothingToContinue),
+    }
+}
+
+/// The text up to the end of the last message, so that the answer goes on from there.
+fn up_to_mark(mut text: String) -> Result<String, TemplateError> {
+    let at = text.rfind(LAST_MARK.trim_end()).ok_or(TemplateError::NothingToContinue)?;
+    let kept = text[at..].starts_with(LAST_MARK);
+    text.truncate(at);
+    // A template that trims messages would have trimmed this one.
+    Ok(if kept { text } else { text.trim_end().to_owned() })
 }
 
 /// Whether a template loops over a message's content, as those for several media do.
 fn walks_content(template: &str) -> bool {
-    template.split("{%").skip(1).filter_map(|rest| rest.split_once("%}")).any(|(tag, _)| {
-        let tag = tag.trim_start_matches(['-', '+', ' ', '\n', '\t']);
-        let Some((_, of)) = tag.strip_prefix("for ").and_then(|tag| tag.split_once(" in ")) else {
-            return false;
-        };
-        let of = of.trim_start();
-        ["message.content", "message['content']", "message[\"content\"]", "content"].iter().any(|name| {
-            of.strip_prefix(name)
-                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    let tags = || template.split("{%").skip(1).filter_map(|rest| Some(rest.split_once("%}")?.0));
+    // `for NAME in WHAT`, and what is left of the tag after WHAT's first word.
+    let loops = || {
+        tags().filter_map(|tag| {
+            let tag = tag.trim_matches(['-', '+', ' ', '\n', '\t']);
+            let (name, of) = tag.strip_prefix("for ")?.split_once(" in ")?;
+            Some((name.trim(), of.trim()))
+        })
+    };
+    // Messages go by whatever name the template gives them; content may have been given a name of its own.
+    let of_messages = |of: &str| {
+        of.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word.ends_with("messages"))
+    };
+    let messages = loops().filter(|(_, of)| of_messages(of)).map(|(name, _)| name);
+    let contents: Vec<String> = messages
+        .flat_map(|name| {
+            [format!("{name}.content"), format!("{name}['content']"), format!("{name}[\"content\"]")]
+        })
+        .chain(["content".to_owned()])
+        .collect();
+    loops().any(|(_, of)| {
+        contents.iter().any(|content| {
+            let rest = of.strip_prefix(content.as_str());
+            // `content.split(...)` and the like make lists of texts.
+            rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || "_.([|".contains(c)))
         })
     })
 }
@@ -244,11 +252,19 @@ fn strftime_now(state: &State<'_, '_>, format: &str) -> Result<String, Error> {
 
 #[allow(clippy::needless_pass_by_value, reason = "a filter's signature")]
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // Templates pass these two as Python has them; ours never escapes and never sorts.
-    let _: (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
+    if value.is_undefined() {
+        return Err(Error::new(ErrorKind::UndefinedError, "tojson of something undefined"));
+    }
+    let style = JsonStyle {
+        indent: options.get("indent")?,
+        separators: options.get::<Option<Vec<String>>>("separators")?,
+        sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        // transformers' own default, unlike Python's.
+        ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+    };
     options.assert_all_used()?;
-    python_json::dumps(value, indent)
+    style
+        .write(value)
         .map(Value::from_safe_string)
         .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }

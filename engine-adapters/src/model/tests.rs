@@ -34,7 +34,16 @@ fn templates_find_what_they_know_from_python() {
     check("{{ raise_exception('roles must alternate') }}", "error: roles must alternate");
     check("{%- generation -%}  a  {%- endgeneration %} b", "a b");
     check("{{ {'b': [1, 'é'], 'a': none} | tojson }}", r#"{"b": [1, "é"], "a": null}"#);
-    check("{{ ['<x>'] | tojson(indent=2) }}", "[\n  \"<x>\"\n]");
+    check(
+        "{{ ['<x>', {}, [], {'a': [1]}] | tojson(indent=2) }}",
+        "[\n  \"<x>\",\n  {},\n  [],\n  {\n    \"a\": [\n      1\n    ]\n  }\n]",
+    );
+    check(
+        "{{ {'b': 1, 'a': [0.00001, 1.5, 1e16]} | tojson(separators=[',', ':'], sort_keys=true) }}",
+        r#"{"a":[1e-05,1.5,1e+16],"b":1}"#,
+    );
+    check("{{ 'é🎉' | tojson(ensure_ascii=true) }}", r#""\u00e9\ud83c\udf89""#);
+    check("{{ tools is none }} {{ documents is none }}", "True True");
     check("{% if messages[0]['role'].startswith('us') and 'x' not in messages[0] %}y{% endif %}", "y");
 }
 
@@ -45,6 +54,15 @@ fn content_in_parts_becomes_one_text_unless_the_template_walks_it() {
     assert_eq!(render("{{ messages[0].content }}", parts.clone(), |_| ()), "a\nb");
     let walks = "{% for message in messages %}{% for part in message['content'] %}<{{ part.text }}>{% endfor %}{% endfor %}";
     assert_eq!(render(walks, parts, |_| ()), "<a><b>");
+    assert_eq!(
+        render(walks, json!([{"role": "user", "content": "x"}, {"role": "user", "content": null}]), |_| ()),
+        "<x>"
+    );
+    let other_name =
+        "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endfor %}";
+    assert_eq!(render(other_name, json!([{"role": "user", "content": "x"}]), |_| ()), "<x>");
+    let lines = "{% for message in messages %}{% for line in message.content.split('-') %}<{{ line }}>{% endfor %}{% endfor %}";
+    assert_eq!(render(lines, json!([{"role": "user", "content": "x-y"}]), |_| ()), "<x><y>");
     let image = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
     assert_eq!(
         render("{{ messages[0].content }}", image, |_| ()),
@@ -62,6 +80,37 @@ fn the_last_message_can_be_continued() {
     assert_eq!(render(template, conversation.clone(), go_on), "[user] Hi<end>[assistant] Well,");
     let both = render(template, conversation, |prompt| prompt.continue_final_message = true);
     assert!(both.starts_with("error: continue_final_message and add_generation_prompt"), "{both}");
+}
+
+#[test]
+fn a_continued_message_keeps_its_space_unless_the_template_trims() {
+    let conversation = json!([{"role": "assistant", "content": "Well, and "}]);
+    let go_on = |prompt: &mut ChatPrompt<'_>| {
+        (prompt.continue_final_message, prompt.add_generation_prompt) = (true, false);
+    };
+    let template = "{% for m in messages %}{{ m.content }}<end>{% endfor %}Well, and ";
+    assert_eq!(render(template, conversation.clone(), go_on), "Well, and ");
+    let trims = "{% for m in messages %}{{ m.content.strip() }}<end>{% endfor %}";
+    assert_eq!(render(trims, conversation, go_on), "Well, and");
+}
+
+#[test]
+fn calls_and_tools_are_shown_as_the_engine_shows_them() {
+    let conversation = json!([
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}},
+            {"id": "2", "function": {"name": "g", "arguments": ""}}]},
+        {"role": "assistant", "content": "x", "tool_calls": []},
+    ]);
+    let template = "{% for m in messages %}[{{ m.content + '' }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}{{ 'tool_calls' in m }}]{% endfor %}";
+    assert_eq!(render(template, conversation, |_| ()), r#"[{"b": 1, "a": 2}{}True][xFalse]"#);
+    let tools = [json!({"function": {"strict": true, "name": "f"}, "type": "function"})];
+    let template = ChatTemplate::new(&"{{ tools | tojson }}".into(), BTreeMap::new()).unwrap();
+    let prompt = ChatPrompt { tools: Some(&tools), ..ChatPrompt::new(&[], 0) };
+    assert_eq!(
+        template.render(&prompt).unwrap(),
+        r#"[{"type": "function", "function": {"name": "f", "description": null, "parameters": null, "strict": true}}]"#
+    );
 }
 
 #[test]

@@ -16,7 +16,8 @@ impl Tokenizer {
         // A file may ask for both; a prompt is never cut or padded in silence.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| error.to_string())?;
-        let vocabulary = inner.get_vocab_size(true);
+        // Ids may have gaps, so the highest counts, not how many there are.
+        let vocabulary = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
         Ok(Self { inner, vocabulary })
     }
 
@@ -42,7 +43,7 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// Tokens there are, added ones included; ids are below it.
+    /// All ids are below it, added tokens' included.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }

@@ -36,14 +36,24 @@ pub enum SubmitError {
 }
 
 /// Tokens one request gets from a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokensOut {
     pub request: RequestId,
     pub count: usize,
-    /// Whether the first of them is the answer's first.
-    pub first: bool,
+    /// Set when the first of them is the answer's first.
+    pub first: Option<FirstToken>,
     /// When the engine hands them out.
     pub at: SimTime,
+}
+
+/// What is known of a request once it begins to answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FirstToken {
+    pub prompt_tokens: usize,
+    /// Prompt tokens that were not computed, because they were cached.
+    pub cached_tokens: usize,
+    /// From submission until it joined the batch.
+    pub queued_ms: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -304,11 +314,17 @@ impl SimEngine {
     /// Hands tokens to the decoding sequence at `index`, and says which one is next.
     fn give(&mut self, index: usize, count: usize, at: SimTime, output: &mut StepOutput) -> usize {
         let sequence = &mut self.decoding[index];
-        let (request, first) = (sequence.request.id, sequence.generated == 0);
+        let request = sequence.request.id;
+        let first = (sequence.generated == 0).then_some(FirstToken {
+            prompt_tokens: sequence.request.prompt_tokens,
+            cached_tokens: sequence.cached_tokens,
+            queued_ms: sequence.queued_ms,
+        });
         sequence.generated += count;
         sequence.computed += count;
         output.tokens.push(TokensOut { request, count, first, at });
-        let full = (sequence.computed / self.calibration.block_tokens).min(sequence.path.len());
+        // The last token out has been sampled and not computed: its keys and values come with the next step.
+        let full = ((sequence.computed - 1) / self.calibration.block_tokens).min(sequence.path.len());
         let index = if full > sequence.pinned { self.fill_blocks(index, full, output) } else { Ok(index) };
         let index = match index {
             Ok(index) => index,

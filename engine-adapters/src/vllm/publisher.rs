@@ -6,11 +6,14 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
-use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
+use zeromq::{PubSocket, RouterSocket, Socket, SocketEvent, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
 use super::wire::Spelling;
 
@@ -61,7 +64,7 @@ struct Buffer {
 
 /// The publishing end. Dropping it closes both sockets.
 pub struct Publisher {
-    socket: PubSocket,
+    outlet: Outlet,
     topic: Bytes,
     buffer_steps: usize,
     buffer: Arc<Mutex<Buffer>>,
@@ -72,10 +75,10 @@ pub struct Publisher {
 
 impl Publisher {
     pub async fn start(config: &PublisherConfig) -> Result<Self, PublishError> {
-        let mut socket = PubSocket::new();
         let mut bound = None;
-        match &config.endpoint {
+        let outlet = match &config.endpoint {
             Endpoint::Bind(address) => {
+                let mut socket = PubSocket::new();
                 let endpoint = Endpoint::zmq(address.ip(), address.port());
                 let result = socket.bind(&endpoint).await;
                 bound = socket_address(result.map_err(|error| PublishError {
@@ -83,13 +86,14 @@ impl Publisher {
                     endpoint,
                     error,
                 })?);
+                Outlet::Bound(socket)
             }
-            Endpoint::Connect(endpoint) => socket.connect(endpoint).await.map_err(|error| PublishError {
-                what: "KV events cannot be sent to",
-                endpoint: endpoint.clone(),
-                error,
-            })?,
-        }
+            Endpoint::Connect(endpoint) => {
+                let (sender, messages) = mpsc::channel(CONNECT_QUEUE);
+                let task = tokio::spawn(keep_connected(endpoint.clone(), messages));
+                Outlet::Connecting { messages: sender, _task: AbortOnDropHandle::new(task) }
+            }
+        };
         let buffer = Arc::new(Mutex::new(Buffer::default()));
         let topic = Bytes::from(config.topic.clone());
         let replay = match config.replay {
@@ -108,7 +112,7 @@ impl Publisher {
                 listens.map(|listens| (listens, AbortOnDropHandle::new(task)))
             }
         };
-        Ok(Self { socket, topic, buffer_steps: config.buffer_steps, buffer, replay, bound })
+        Ok(Self { outlet, topic, buffer_steps: config.buffer_steps, buffer, replay, bound })
     }
 
     /// Where subscribers connect, when bound.
@@ -136,10 +140,58 @@ impl Publisher {
     pub async fn send(&mut self, numbered: Numbered) {
         let sequence = Bytes::copy_from_slice(&numbered.sequence.to_be_bytes());
         let frames = vec![self.topic.clone(), sequence, numbered.batch];
-        if let Ok(message) = ZmqMessage::try_from(frames)
-            && let Err(error) = self.socket.send(message).await
-        {
-            tracing::debug!(%error, "KV events not sent");
+        let Ok(message) = ZmqMessage::try_from(frames) else { return };
+        match &mut self.outlet {
+            Outlet::Bound(socket) => {
+                if let Err(error) = socket.send(message).await {
+                    tracing::debug!(%error, "KV events not sent");
+                }
+            }
+            // Full means that nobody has been there for long: the oldest were lost already, as with libzmq.
+            Outlet::Connecting { messages, .. } => drop(messages.try_send(message)),
+        }
+    }
+}
+
+/// Messages that wait for a subscriber that we go to.
+const CONNECT_QUEUE: usize = 1024;
+/// Between two tries to reach it.
+const CONNECT_PAUSE: Duration = Duration::from_millis(200);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+enum Outlet {
+    Bound(PubSocket),
+    /// Its own task connects, and connects again when the subscriber was away.
+    Connecting {
+        messages: mpsc::Sender<ZmqMessage>,
+        _task: AbortOnDropHandle<()>,
+    },
+}
+
+/// Sends messages to a subscriber that has bound, for as long as there are any.
+async fn keep_connected(endpoint: String, mut messages: mpsc::Receiver<ZmqMessage>) {
+    loop {
+        let mut socket = PubSocket::new();
+        let mut happenings = socket.monitor();
+        let connected = tokio::time::timeout(CONNECT_PATIENCE, socket.connect(&endpoint)).await;
+        if !matches!(connected, Ok(Ok(()))) {
+            if messages.is_closed() {
+                return;
+            }
+            tokio::time::sleep(CONNECT_PAUSE).await;
+            continue;
+        }
+        loop {
+            tokio::select! {
+                happening = happenings.next() => match happening {
+                    Some(SocketEvent::Disconnected(_)) | None => break,
+                    Some(_) => {}
+                },
+                message = messages.recv() => match message {
+                    Some(message) => drop(socket.send(message).await),
+                    None => return,
+                },
+            }
         }
     }
 }

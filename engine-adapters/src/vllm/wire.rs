@@ -38,6 +38,7 @@ pub enum OutEvent<'a> {
         lora_name: Option<&'a str>,
         /// Goes with the first block of a prompt.
         cache_salt: Option<&'a str>,
+        session_id: Option<&'a str>,
     },
     Removed {
         name: u64,
@@ -154,8 +155,8 @@ impl Writer {
 
     fn event_as_map(&mut self, event: &OutEvent<'_>) {
         match event {
-            OutEvent::Stored { names, parent, tokens, block_tokens, lora_name, cache_salt } => {
-                self.map(11);
+            OutEvent::Stored { names, parent, tokens, block_tokens, lora_name, cache_salt, session_id } => {
+                self.map(11 + usize::from(session_id.is_some()));
                 self.text("type");
                 self.text("BlockStored");
                 self.text("block_hashes");
@@ -178,6 +179,10 @@ impl Writer {
                 self.int(0);
                 self.text("kv_cache_spec_kind");
                 self.text(SPEC_KIND);
+                if let Some(session_id) = session_id {
+                    self.text("session_id");
+                    self.text(session_id);
+                }
             }
             OutEvent::Removed { name } => {
                 self.map(4);
@@ -200,7 +205,7 @@ impl Writer {
 
     fn event_as_array(&mut self, event: &OutEvent<'_>) {
         match event {
-            OutEvent::Stored { names, parent, tokens, block_tokens, lora_name, cache_salt } => {
+            OutEvent::Stored { names, parent, tokens, block_tokens, lora_name, cache_salt, .. } => {
                 self.array(12);
                 self.text("BlockStored");
                 self.names(names);

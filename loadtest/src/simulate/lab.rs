@@ -301,7 +301,7 @@ impl<'a> Lab<'a> {
         }
         for tokens in &output.tokens {
             self.seen.tokens += tokens.count;
-            if tokens.first {
+            if tokens.first.is_some() {
                 let at = tokens.at.after_ms(self.response_ms(n));
                 self.plan(at, Happening::FirstToken(tokens.request.0));
             }

@@ -36,7 +36,8 @@ fn run(engine: &mut SimEngine, mut now: SimTime) -> Run {
     for _ in 0..1_000_000 {
         engine.step(now, &mut output);
         run.tokens += output.tokens.iter().map(|out| out.count).sum::<usize>();
-        run.first.extend(output.tokens.iter().filter(|out| out.first).map(|out| (out.request, out.at)));
+        run.first
+            .extend(output.tokens.iter().filter(|out| out.first.is_some()).map(|out| (out.request, out.at)));
         run.finished.append(&mut output.finished);
         run.events.append(&mut output.events);
         match output.next {

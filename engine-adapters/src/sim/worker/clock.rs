@@ -29,9 +29,11 @@ impl Clock {
         }
     }
 
-    /// When engine time will be `at`.
+    /// When engine time will be `at`, or in an hour if that is further off.
     pub(super) fn real(&self, at: SimTime) -> Instant {
-        self.real + Duration::from_secs_f64(at.ms_since(self.sim) / 1e3 / self.rate)
+        const FAR: Duration = Duration::from_secs(3600);
+        let wait = Duration::try_from_secs_f64(at.ms_since(self.sim) / 1e3 / self.rate);
+        self.real.checked_add(wait.unwrap_or(FAR)).unwrap_or_else(|| Instant::now() + FAR)
     }
 
     /// How long an engine's stretch of time is in reality.

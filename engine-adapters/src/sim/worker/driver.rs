@@ -14,11 +14,12 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, LogNormal};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use super::clock::Clock;
 use super::events::{Announced, Events};
 use super::faults::{Faults, Switches};
-use super::metrics::{FinishedRequest, Metrics};
+use super::metrics::{Dashboard, Metrics};
 use crate::sim::{Calibration, Finished, Request, RequestId, SimEngine, SimTime, StepOutput, SubmitError};
 
 /// A request with its answer.
@@ -29,6 +30,7 @@ pub(super) struct Job {
     pub(super) prompt_tokens: usize,
     pub(super) lora_name: Option<String>,
     pub(super) cache_salt: Option<String>,
+    pub(super) session_id: Option<String>,
     pub(super) priority: i32,
     /// How the answer will end, for the metrics.
     pub(super) reason: &'static str,
@@ -72,17 +74,23 @@ struct Delivery {
     cached_tokens: Option<usize>,
 }
 
+/// How far behind its clock an engine may be and still catch up step by step.
+const MAX_CATCH_UP: SimTime = SimTime(1_000_000_000);
+
 pub(super) struct Driver {
     calibration: Calibration,
+    block_size: BlockSize,
     seed: u64,
     speed: f64,
-    /// Wall time at the clock's zero, in seconds since 1970.
-    started_s: f64,
+    /// Wall time at the start, in seconds since 1970, and the start.
+    started: (f64, Instant),
     engine: SimEngine,
     clock: Clock,
     events: Events,
+    dashboard: Arc<Dashboard>,
     metrics: Arc<Metrics>,
     switches: Arc<Switches>,
+    switches_seen: u64,
     faults: Faults,
     active: HashMap<RequestId, Active>,
     deliveries: BinaryHeap<Reverse<Delivery>>,
@@ -100,27 +108,32 @@ pub(super) struct Driver {
 /// What a driver is made of.
 pub(super) struct DriverParts {
     pub(super) calibration: Calibration,
+    pub(super) block_size: BlockSize,
     pub(super) seed: u64,
     pub(super) speed: f64,
     pub(super) started_s: f64,
     pub(super) events: Events,
-    pub(super) metrics: Arc<Metrics>,
+    pub(super) dashboard: Arc<Dashboard>,
     pub(super) switches: Arc<Switches>,
 }
 
 impl Driver {
     pub(super) fn new(parts: DriverParts) -> Self {
-        let DriverParts { calibration, seed, speed, started_s, events, metrics, switches } = parts;
+        let DriverParts { calibration, block_size, seed, speed, started_s, events, dashboard, switches } =
+            parts;
         Self {
             engine: SimEngine::new(calibration.clone(), seed),
             calibration,
+            block_size,
             seed,
             speed,
-            started_s,
+            started: (started_s, Instant::now()),
             clock: Clock::new(speed),
             events,
-            metrics,
+            metrics: dashboard.current(),
+            dashboard,
             switches,
+            switches_seen: 0,
             faults: Faults::default(),
             active: HashMap::new(),
             deliveries: BinaryHeap::new(),
@@ -135,13 +148,22 @@ impl Driver {
 
     /// Runs until everyone who could command it is gone.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let mut changed = self.switches.watch();
+        let mut wakes = self.switches.watch();
         loop {
+            if self.switches.changed_since(&mut self.switches_seen) {
+                self.faults = self.switches.get();
+                self.clock.set_rate(self.speed / self.faults.slow);
+            }
             let now = self.clock.now();
-            if !self.faults.hang {
+            if self.faults.hang {
+                self.abandon();
+            } else {
                 self.deliver(now);
-                if self.next.is_some_and(|next| next <= now) {
-                    self.step(now).await;
+                if let Some(next) = self.next.filter(|next| *next <= now) {
+                    // Steps begin when the last one ended, not when the timer noticed; but nobody who slept
+                    // for long makes up for all of it.
+                    let at = next.max(SimTime(now.0.saturating_sub(MAX_CATCH_UP.0)));
+                    self.step(at, now).await;
                     // An engine that takes no time must let its readers read.
                     tokio::task::yield_now().await;
                     if commands.is_empty() {
@@ -160,13 +182,16 @@ impl Driver {
                     Some(command) => self.obey(command).await,
                     None => return,
                 },
-                _ = changed.changed() => {
-                    self.faults = self.switches.get();
-                    self.clock.set_rate(self.speed / self.faults.slow);
-                }
+                // Only a wake-up: what changed is read at the top.
+                _ = wakes.changed() => {}
                 () = sleep_until(wake), if wake.is_some() => {}
             }
         }
+    }
+
+    /// Seconds since 1970.
+    fn wall_seconds(&self) -> f64 {
+        self.started.0 + self.started.1.elapsed().as_secs_f64()
     }
 
     async fn obey(&mut self, command: Command) {
@@ -193,13 +218,12 @@ impl Driver {
         let id = RequestId(self.requests);
         let namespace =
             Namespace { lora_name: job.lora_name.as_deref(), cache_salt: job.cache_salt.as_deref() };
-        let block_size = BlockSize::new(self.calibration.block_tokens as u32);
-        let blocks = block_size.map(|size| BlockHasher::new(size, namespace).blocks(&job.tokens).collect());
+        let hasher = BlockHasher::new(self.block_size, namespace);
         let request = Request {
             id,
             prompt_tokens: job.prompt_tokens,
             output_tokens: job.tokens.len().saturating_sub(job.prompt_tokens),
-            blocks: blocks.unwrap_or_default(),
+            blocks: hasher.blocks(&job.tokens).collect(),
             priority: job.priority,
         };
         let now = self.clock.now();
@@ -208,7 +232,12 @@ impl Driver {
         self.engine.submit(now, request)?;
         let (progress, reader) = watch::channel(Progress::default());
         let active = Active {
-            announced: Announced { tokens: job.tokens, lora_name: job.lora_name, cache_salt: job.cache_salt },
+            announced: Announced {
+                tokens: job.tokens,
+                lora_name: job.lora_name,
+                cache_salt: job.cache_salt,
+                session_id: job.session_id,
+            },
             progress,
             reason: job.reason,
             submitted: now,
@@ -235,13 +264,14 @@ impl Driver {
         }
     }
 
-    async fn step(&mut self, now: SimTime) {
+    /// Steps the engine at `at` and hands out what is due by `now`.
+    async fn step(&mut self, at: SimTime, now: SimTime) {
         self.abandon();
-        self.engine.step(now, &mut self.output);
+        self.engine.step(at, &mut self.output);
         self.next = self.output.next;
-        self.busy.note(now, self.next.is_some());
+        self.busy.note(at, self.next.is_some());
         self.metrics.busy(if self.next.is_some() { self.busy.share } else { 0.0 });
-        let seconds = self.started_s + self.clock.real_seconds(now.ms_since(SimTime::default()));
+        let seconds = self.wall_seconds();
         let active = &self.active;
         let announced = |request| active.get(&request).map(|active| &active.announced);
         self.events.tell(seconds, &self.output, announced, &self.faults).await;
@@ -250,19 +280,16 @@ impl Driver {
         for tokens in std::mem::take(&mut self.output.tokens) {
             let Some(active) = self.active.get_mut(&tokens.request) else { continue };
             let since = |from: SimTime| self.clock.real_seconds(tokens.at.ms_since(from));
-            match active.last_token.replace(tokens.at) {
-                None => self.metrics.first_tokens(tokens.count, since(active.submitted)),
-                Some(last) => self.metrics.more_tokens(tokens.count, since(last)),
+            match (active.last_token.replace(tokens.at), tokens.first) {
+                (Some(last), None) => self.metrics.more_tokens(tokens.count, since(last)),
+                (_, first) => {
+                    let first = first.map(|first| (first, self.clock.real_seconds(first.queued_ms)));
+                    self.metrics.first_tokens(tokens.count, since(active.submitted), first);
+                }
             }
             let done = finished.remove(&tokens.request);
-            if let Some(done) = done {
-                self.metrics.finished(FinishedRequest {
-                    reason: active.reason,
-                    request_s: since(active.submitted),
-                    queue_s: self.clock.real_seconds(done.queued_ms),
-                    prompt_tokens: done.prompt_tokens,
-                    cached_tokens: done.cached_tokens,
-                });
+            if done.is_some() {
+                self.metrics.finished(active.reason, since(active.submitted));
             }
             self.handed += 1;
             self.deliveries.push(Reverse(Delivery {
@@ -300,8 +327,8 @@ impl Driver {
         let (engine, metrics) = (&mut self.engine, &self.metrics);
         self.active.retain(|request, active| {
             let gone = active.progress.is_closed();
-            if gone && engine.cancel(*request) {
-                metrics.aborted();
+            if gone {
+                engine.cancel(*request);
             }
             !gone
         });
@@ -315,15 +342,13 @@ impl Driver {
         self.next = None;
         self.seed = self.seed.wrapping_add(1);
         self.engine = SimEngine::new(self.calibration.clone(), self.seed);
-        let uptime = self.clock.real_seconds(self.clock.now().ms_since(SimTime::default()));
-        self.metrics.restarted(self.started_s + uptime);
-        self.metrics.engine(&self.engine);
-        self.metrics.inflight(0);
+        self.busy = BusyShare::default();
+        self.metrics = self.dashboard.restart(self.wall_seconds());
         self.events.restart().await;
     }
 }
 
-async fn sleep_until(at: Option<tokio::time::Instant>) {
+async fn sleep_until(at: Option<Instant>) {
     if let Some(at) = at {
         tokio::time::sleep_until(at).await;
     }

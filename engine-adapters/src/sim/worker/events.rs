@@ -35,6 +35,7 @@ pub(super) struct Announced {
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) lora_name: Option<String>,
     pub(super) cache_salt: Option<String>,
+    pub(super) session_id: Option<String>,
 }
 
 /// The old sockets close in their own time.
@@ -185,6 +186,7 @@ impl Events {
                         block_tokens: self.block_tokens,
                         lora_name: request.lora_name.as_deref(),
                         cache_salt: request.cache_salt.as_deref(),
+                        session_id: request.session_id.as_deref(),
                     });
                 }
                 KvEvent::Cleared { .. } => events.push(OutEvent::Cleared),
@@ -229,7 +231,15 @@ impl Events {
         });
         for event in events.iter() {
             match event {
-                OutEvent::Stored { names, parent, tokens, block_tokens, lora_name, cache_salt } => {
+                OutEvent::Stored {
+                    names,
+                    parent,
+                    tokens,
+                    block_tokens,
+                    lora_name,
+                    cache_salt,
+                    session_id,
+                } => {
                     for (at, name) in
                         names.iter().enumerate().filter(|(_, name)| **name % SECOND_COPY_EVERY == 0)
                     {
@@ -241,6 +251,7 @@ impl Events {
                             block_tokens: *block_tokens,
                             lora_name: *lora_name,
                             cache_salt: *cache_salt,
+                            session_id: *session_id,
                         });
                     }
                 }

@@ -58,8 +58,8 @@ impl Faults {
                 return refuse(field, share.to_string(), "a share between 0 and 1");
             }
         }
-        if !(self.slow > 0.0 && self.slow.is_finite()) {
-            return refuse("slow", self.slow.to_string(), "a factor above 0");
+        if !(0.001..=1e6).contains(&self.slow) {
+            return refuse("slow", self.slow.to_string(), "a factor between 0.001 and 1000000");
         }
         match self.status {
             Some(status) if !(400..=599).contains(&status) => {
@@ -74,12 +74,13 @@ impl Faults {
 #[derive(Debug)]
 pub(super) struct Switches {
     current: Mutex<Faults>,
-    changed: watch::Sender<()>,
+    /// How often they were set.
+    changed: watch::Sender<u64>,
 }
 
 impl Switches {
     pub(super) fn new() -> Self {
-        Self { current: Mutex::new(Faults::default()), changed: watch::Sender::new(()) }
+        Self { current: Mutex::new(Faults::default()), changed: watch::Sender::new(0) }
     }
 
     pub(super) fn get(&self) -> Faults {
@@ -88,10 +89,16 @@ impl Switches {
 
     pub(super) fn set(&self, faults: Faults) {
         *self.current.lock() = faults;
-        self.changed.send_replace(());
+        self.changed.send_modify(|times| *times += 1);
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<()> {
+    /// Whether they were set since the time `seen`, which is brought up to date.
+    pub(super) fn changed_since(&self, seen: &mut u64) -> bool {
+        let now = *self.changed.borrow();
+        std::mem::replace(seen, now) != now
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 }

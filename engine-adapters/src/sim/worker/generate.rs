@@ -1,5 +1,7 @@
 //! From a request's body to prompts with their answers.
 
+use std::sync::Arc;
+
 use kvlane_indexer::TokenId;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -22,7 +24,9 @@ pub(super) enum Kind {
 /// One prompt and what the model will say to it.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) prompt: Vec<TokenId>,
+    pub(super) prompt: Arc<[TokenId]>,
+    /// Which of its prompt's choices this is.
+    pub(super) choice: u64,
     /// One per token. A token without a text of its own (the end of an answer) has an empty one.
     pub(super) answer: Vec<Piece>,
     pub(super) finish: &'static str,
@@ -50,6 +54,10 @@ pub(super) struct Author {
 const MAX_CHOICES: i64 = 16_384;
 /// What `/v1/completions` gives when no limit is named.
 const COMPLETION_DEFAULT_TOKENS: usize = 16;
+/// Tokens that all choices of one request may have together: each is kept until it is sent.
+const MAX_PLANNED_TOKENS: usize = 1 << 20;
+/// Longest arguments a simulated tool call has, in bytes.
+const MAX_ARGUMENTS: usize = 4096;
 
 impl Author {
     /// Everything a request asks for, or why it is refused.
@@ -74,10 +82,18 @@ impl Author {
             Kind::Completion => self.completion_prompts(request)?,
         };
         let mut plans = Vec::new();
+        let mut planned = 0;
         for prompt in prompts {
             let limit = self.limit(kind, request, prompt.len())?;
+            let prompt: Arc<[TokenId]> = prompt.into();
             for choice in 0..choices {
-                plans.push(self.answer(kind, request, prompt.clone(), limit, choice, options)?);
+                let plan = self.answer(kind, request, &prompt, limit, choice, options)?;
+                planned += plan.answer.len();
+                if planned > MAX_PLANNED_TOKENS {
+                    let message = format!("all choices together have more than {MAX_PLANNED_TOKENS} tokens");
+                    return Err(Refusal::bad_request(Some("n"), message));
+                }
+                plans.push(plan);
             }
         }
         Ok(plans)
@@ -97,10 +113,10 @@ impl Author {
             let message = format!("model `{}` has no chat template, use /v1/completions", self.model.name);
             return Err(Refusal::bad_request(None, message));
         };
-        let tools_off = request.tool_choice.as_ref().and_then(Value::as_str) == Some("none");
         let prompt = ChatPrompt {
             messages,
-            tools: request.tools.as_deref().filter(|tools| !tools.is_empty() && !tools_off),
+            // With `tool_choice: none`, too, as vLLM does unless told otherwise.
+            tools: request.tools.as_deref().filter(|tools| !tools.is_empty()),
             documents: request.documents.as_deref(),
             add_generation_prompt: request.add_generation_prompt.unwrap_or(!request.continue_final_message),
             continue_final_message: request.continue_final_message,
@@ -183,7 +199,7 @@ impl Author {
         &self,
         kind: Kind,
         request: &GenerateRequest,
-        prompt: Vec<TokenId>,
+        prompt: &Arc<[TokenId]>,
         limit: usize,
         choice: u64,
         options: &WorkerOptions,
@@ -195,7 +211,7 @@ impl Author {
             .for_each(|part| hash.update(part));
         let seed = hash.digest();
         if kind == Kind::Chat
-            && let Some(plan) = self.tool_answer(request, &prompt, limit, seed)?
+            && let Some(plan) = self.tool_answer(request, prompt, limit, seed)?
         {
             return Ok(plan);
         }
@@ -203,15 +219,11 @@ impl Author {
             StdRng::seed_from_u64(seed).random_range(options.answer_tokens.clone()).max(request.min_tokens);
         let ends = !request.ignore_eos && natural < limit;
         let mut answer = self.lexicon.answer(seed, if ends { natural } else { limit });
-        let mut plan = match self.lexicon.end() {
-            Some(end) if ends => {
-                answer.push(Piece { token: end, text: String::new() });
-                Plan { prompt, answer, finish: "stop", stop: None, tool: None }
-            }
-            _ => {
-                Plan { prompt, answer, finish: if ends { "stop" } else { "length" }, stop: None, tool: None }
-            }
-        };
+        if let Some(token) = self.lexicon.end().filter(|_| ends) {
+            answer.push(Piece { token, text: String::new() });
+        }
+        let finish = if ends { "stop" } else { "length" };
+        let mut plan = Plan { prompt: prompt.clone(), choice, answer, finish, stop: None, tool: None };
         plan.stop_at(request.stops());
         Ok(plan)
     }
@@ -220,7 +232,7 @@ impl Author {
     fn tool_answer(
         &self,
         request: &GenerateRequest,
-        prompt: &[TokenId],
+        prompt: &Arc<[TokenId]>,
         limit: usize,
         seed: u64,
     ) -> Result<Option<Plan>, Refusal> {
@@ -241,6 +253,10 @@ impl Author {
             properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect::<Map<_, _>>()
         });
         let text = Value::from(arguments.unwrap_or_default()).to_string();
+        if text.len() > MAX_ARGUMENTS {
+            let message = format!("`{name}` needs arguments of more than {MAX_ARGUMENTS} bytes");
+            return Err(Refusal::bad_request(Some("tools"), message));
+        }
         let mut answer = self.pieces(&text)?;
         let finish = if answer.len() < limit { "tool_calls" } else { "length" };
         answer.truncate(limit);
@@ -248,7 +264,7 @@ impl Author {
             answer.push(Piece { token, text: String::new() });
         }
         let tool = Some(ToolCall { id: format!("chatcmpl-tool-{seed:016x}"), name });
-        Ok(Some(Plan { prompt: prompt.to_vec(), answer, finish, stop: None, tool }))
+        Ok(Some(Plan { prompt: prompt.clone(), choice: 0, answer, finish, stop: None, tool }))
     }
 
     /// A short text token by token. A character over several tokens comes with the last of them.
@@ -312,7 +328,7 @@ fn check(request: &GenerateRequest) -> Result<(), Refusal> {
         let message = "Parameter 'cache_salt' must be a non-empty string if provided. (parameter=cache_salt)";
         return Err(Refusal::bad_request(Some("cache_salt"), message));
     }
-    if request.echo {
+    if request.echo == Some(true) {
         return Err(Refusal::bad_request(Some("echo"), "the simulated engine does not echo prompts"));
     }
     Ok(())

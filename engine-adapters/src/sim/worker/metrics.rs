@@ -1,12 +1,15 @@
 //! A simulated worker's metrics, under the names the engines themselves use. The only place they are written.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
     Counter, Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     TextEncoder,
 };
 
-use crate::sim::{Calibration, SimEngine};
+use crate::sim::{Calibration, FirstToken, SimEngine};
 
 /// Memory of the card the calibrations are about, and the share an engine takes of it.
 const CARD_MIB: i64 = 143_771;
@@ -46,7 +49,6 @@ pub(super) struct Metrics {
     accepted: IntCounter,
     inflight: IntGauge,
     busy_pct: Gauge,
-    started: Gauge,
     cpu_s: Counter,
 }
 
@@ -84,18 +86,47 @@ impl Maker {
     }
 }
 
-/// What a finished request adds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FinishedRequest {
-    pub(super) reason: &'static str,
-    pub(super) request_s: f64,
-    pub(super) queue_s: f64,
-    pub(super) prompt_tokens: usize,
-    pub(super) cached_tokens: usize,
+/// The metrics of the engine that runs now: a restarted one starts with new ones, as a new process would.
+#[derive(Debug)]
+pub(super) struct Dashboard {
+    model: String,
+    worker: String,
+    calibration: Calibration,
+    current: Mutex<Arc<Metrics>>,
+}
+
+impl Dashboard {
+    pub(super) fn new(
+        model: &str,
+        worker: &str,
+        calibration: &Calibration,
+        started_s: f64,
+    ) -> prometheus::Result<Self> {
+        let metrics = Metrics::register(model, worker, calibration, started_s)?;
+        Ok(Self {
+            model: model.to_owned(),
+            worker: worker.to_owned(),
+            calibration: calibration.clone(),
+            current: Mutex::new(Arc::new(metrics)),
+        })
+    }
+
+    pub(super) fn current(&self) -> Arc<Metrics> {
+        self.current.lock().clone()
+    }
+
+    pub(super) fn restart(&self, started_s: f64) -> Arc<Metrics> {
+        let mut current = self.current.lock();
+        // What could be registered once can be registered again.
+        if let Ok(metrics) = Metrics::register(&self.model, &self.worker, &self.calibration, started_s) {
+            *current = Arc::new(metrics);
+        }
+        current.clone()
+    }
 }
 
 impl Metrics {
-    pub(super) fn register(
+    fn register(
         model: &str,
         worker: &str,
         calibration: &Calibration,
@@ -130,6 +161,8 @@ impl Metrics {
             .set(used_mib);
         make.add(IntGauge::with_opts(simulated("DCGM_FI_DEV_FB_FREE", "Framebuffer free (MiB).")))?
             .set(CARD_MIB - used_mib);
+        make.add(Gauge::new("process_start_time_seconds", "When the engine started, since 1970."))?
+            .set(started_s);
         let success = make.vllm("request_success_total", "Requests answered, by how they ended.");
         let metrics = Self {
             running: make.gauge("num_requests_running", "Requests in the batch.")?,
@@ -172,8 +205,6 @@ impl Metrics {
             inflight: make.add(IntGauge::with_opts(inflight))?,
             busy_pct: make
                 .add(Gauge::with_opts(simulated("DCGM_FI_DEV_GPU_UTIL", "Share of time a step ran (%).")))?,
-            started: make
-                .add(Gauge::new("process_start_time_seconds", "When the engine started, since 1970."))?,
             cpu_s: make
                 .add(Counter::new("process_cpu_seconds_total", "User and system time of the process."))?,
             registry: make.registry,
@@ -181,12 +212,7 @@ impl Metrics {
         for reason in ["stop", "length", "abort"] {
             metrics.success.with_label_values(&[reason]).inc_by(0);
         }
-        metrics.started.set(started_s);
         Ok(metrics)
-    }
-
-    pub(super) fn restarted(&self, started_s: f64) {
-        self.started.set(started_s);
     }
 
     /// The engine as it stands between two steps.
@@ -210,23 +236,14 @@ impl Metrics {
         self.busy_pct.set((100.0 * share).clamp(0.0, 100.0));
     }
 
-    /// An answer's first tokens came, so long after it was asked for.
-    pub(super) fn first_tokens(&self, count: usize, seconds: f64) {
+    /// An answer's first tokens came, so long after it was asked for; with what the engine says of the request
+    /// and how long it queued.
+    pub(super) fn first_tokens(&self, count: usize, seconds: f64, first: Option<(FirstToken, f64)>) {
         self.generated.inc_by(count as u64);
         self.first_token_s.observe(seconds);
-    }
-
-    /// More came, so long after those before them.
-    pub(super) fn more_tokens(&self, count: usize, seconds: f64) {
-        self.generated.inc_by(count as u64);
-        self.per_token_s.observe(seconds);
-    }
-
-    pub(super) fn finished(&self, request: FinishedRequest) {
-        self.success.with_label_values(&[request.reason]).inc();
-        self.request_s.observe(request.request_s);
-        self.queue_s.observe(request.queue_s);
-        self.trtllm_queue_s.observe(request.queue_s);
+        let Some((request, queue_s)) = first else { return };
+        self.queue_s.observe(queue_s);
+        self.trtllm_queue_s.observe(queue_s);
         for (counter, tokens) in [
             (&self.queried, request.prompt_tokens),
             (&self.prompt, request.prompt_tokens),
@@ -237,8 +254,15 @@ impl Metrics {
         }
     }
 
-    pub(super) fn aborted(&self) {
-        self.success.with_label_values(&["abort"]).inc();
+    /// More came, so long after those before them.
+    pub(super) fn more_tokens(&self, count: usize, seconds: f64) {
+        self.generated.inc_by(count as u64);
+        self.per_token_s.observe(seconds);
+    }
+
+    pub(super) fn finished(&self, reason: &str, seconds: f64) {
+        self.success.with_label_values(&[reason]).inc();
+        self.request_s.observe(seconds);
     }
 
     /// Everything in Prometheus' text form.

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use kvlane_indexer::BlockSize;
+
 use super::events::EventOptions;
 use crate::sim::Calibration;
 
@@ -64,8 +66,8 @@ impl WorkerOptions {
         let refuse = |field, value: String, expected: &str| {
             Err(OptionsError { field, value, expected: expected.to_owned() })
         };
-        if !(self.speed > 0.0 && self.speed.is_finite()) {
-            return refuse("--speed", self.speed.to_string(), "a factor above 0");
+        if !(1e-6..=1e9).contains(&self.speed) {
+            return refuse("--speed", self.speed.to_string(), "a factor between 0.000001 and 1000000000");
         }
         if *self.answer_tokens.start() == 0 || self.answer_tokens.is_empty() {
             let (from, to) = (self.answer_tokens.start(), self.answer_tokens.end());
@@ -78,9 +80,16 @@ impl WorkerOptions {
         if self.max_model_len == Some(0) {
             return refuse("--max-model-len", "0".to_owned(), "1 or more tokens");
         }
-        if self.calibration.block_tokens > u32::MAX as usize {
-            return refuse("block_tokens", self.calibration.block_tokens.to_string(), "fewer");
-        }
-        Ok(())
+        self.block_size().map(drop)
+    }
+
+    /// Tokens in a block.
+    pub(super) fn block_size(&self) -> Result<BlockSize, OptionsError> {
+        let tokens = self.calibration.block_tokens;
+        u32::try_from(tokens).ok().and_then(BlockSize::new).ok_or_else(|| OptionsError {
+            field: "block_tokens",
+            value: tokens.to_string(),
+            expected: "1 or more, and less than 2^32".to_owned(),
+        })
     }
 }

@@ -217,7 +217,7 @@ impl Reply {
             whole["prompt_token_ids"] = plans
                 .first()
                 .filter(|_| self.return_token_ids)
-                .map_or(Value::Null, |plan| json!(plan.prompt));
+                .map_or(Value::Null, |plan| json!(*plan.prompt));
             whole["prompt_text"] = Value::Null;
         }
         for field in ["kv_transfer_params", "ec_transfer_params", "metrics"] {
@@ -268,7 +268,7 @@ impl Reply {
                 "stop_reason": plan.stop,
                 "token_ids": ids,
                 "prompt_logprobs": null,
-                "prompt_token_ids": self.return_token_ids.then_some(&plan.prompt),
+                "prompt_token_ids": self.return_token_ids.then_some(&*plan.prompt),
                 "routed_experts": null,
             }),
         }
@@ -303,9 +303,13 @@ impl Reply {
                 json!({"content": content})
             }
             Kind::Completion => {
-                let offset =
-                    |at: usize| plan.answer[..at].iter().map(|piece| piece.text.len()).sum::<usize>();
-                let offsets: Vec<usize> = (from..to).map(offset).collect();
+                let chars = |piece: &Piece| piece.text.chars().count();
+                let mut offset: usize = plan.answer[..from].iter().map(chars).sum();
+                let mut offsets = Vec::with_capacity(to - from);
+                for piece in &plan.answer[from..to] {
+                    offsets.push(offset);
+                    offset += chars(piece);
+                }
                 let (tokens, logprobs): (Vec<String>, Vec<f64>) = tokens.unzip();
                 let top: Vec<Value> = tokens
                     .iter()

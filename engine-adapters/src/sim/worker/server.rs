@@ -28,7 +28,7 @@ use super::events::{Events, TrtllmQueue};
 use super::faults::{Faults, Switches};
 use super::generate::{self, Author, Kind, Plan};
 use super::http::{Body, Refusal, detail, full, json, respond};
-use super::metrics::Metrics;
+use super::metrics::Dashboard;
 use super::options::{OptionsError, WorkerOptions};
 use super::reply::{self, Reply, Usage};
 use crate::model::{Model, ModelError};
@@ -68,7 +68,7 @@ struct Serving {
     author: Author,
     model_name: String,
     commands: mpsc::Sender<Command>,
-    metrics: Arc<Metrics>,
+    dashboard: Arc<Dashboard>,
     switches: Arc<Switches>,
     trtllm: Arc<Mutex<TrtllmQueue>>,
     /// What `/kv_event_sources` says.
@@ -96,6 +96,7 @@ impl Worker {
         stop: CancellationToken,
     ) -> Result<Self, StartError> {
         options.validate()?;
+        let block_size = options.block_size()?;
         let model = match &options.model_path {
             Some(dir) => Model::load(dir)?,
             None => Model::embedded()?,
@@ -112,14 +113,14 @@ impl Worker {
         let (block_tokens, kv_blocks) = (calibration.block_tokens, calibration.kv_blocks);
         let events = Events::start(options.events.clone(), block_tokens, kv_blocks, options.seed).await?;
         let started_s = now.as_secs_f64();
-        let metrics = Arc::new(Metrics::register(&model_name, &options.name, &calibration, started_s)?);
+        let dashboard = Arc::new(Dashboard::new(&model_name, &options.name, &calibration, started_s)?);
         let switches = Arc::new(Switches::new());
         let (commands, receiver) = mpsc::channel(COMMANDS);
         let stop = stop.child_token();
         let serving = Arc::new(Serving {
             author: Author { model, lexicon, max_len },
             commands,
-            metrics: metrics.clone(),
+            dashboard: dashboard.clone(),
             switches: switches.clone(),
             trtllm: events.trtllm(),
             sources: event_sources(&options, &events),
@@ -134,11 +135,12 @@ impl Worker {
         };
         let driver = Driver::new(DriverParts {
             calibration,
+            block_size,
             seed: serving.options.seed,
             speed: serving.options.speed,
             started_s,
             events,
-            metrics,
+            dashboard,
             switches,
         });
         let tasks = TaskTracker::new();
@@ -310,12 +312,13 @@ impl Serving {
             "/metrics" | "/prometheus/metrics" => Ok(respond(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8",
-                full(self.metrics.text()),
+                full(self.dashboard.current().text()),
             )),
             "/kv_event_sources" => Ok(ok(&self.sources)),
             "/v1/chat/completions" => self.generate(Kind::Chat, &parts.headers, &body, request_id).await,
             "/v1/completions" => self.generate(Kind::Completion, &parts.headers, &body, request_id).await,
-            "/tokenize" => self.tokenize(&body),
+            // Texts of any length, so not on a thread that serves others.
+            "/tokenize" => blocking(move || self.tokenize(&body)).await,
             "/detokenize" => self.detokenize(&body),
             "/kv_cache_events" => match self.trtllm.lock().drain() {
                 Some(events) => Ok(ok(&events)),
@@ -484,14 +487,15 @@ impl Serving {
         request: GenerateRequest,
         body_bytes: usize,
     ) -> Result<(Vec<Plan>, GenerateRequest), Failure> {
+        let short = body_bytes <= INLINE_BYTES && request.n.unwrap_or(1) <= 1;
         let plan = move || {
             let plans = self.author.plan(kind, &request, &self.options, self.now());
             plans.map(|plans| (plans, request))
         };
-        if body_bytes <= INLINE_BYTES {
+        if short {
             return plan().map_err(Failure::Refused);
         }
-        tokio::task::spawn_blocking(plan).await.map_err(|_| Failure::Gone)?.map_err(Failure::Refused)
+        blocking(move || plan().map_err(Failure::Refused)).await
     }
 
     async fn generate(
@@ -516,6 +520,8 @@ impl Serving {
         }
         let (plans, request) = self.clone().plan(kind, request, body.len()).await?;
         let priority = header(headers, "x-vllm-priority").and_then(|priority| priority.parse().ok());
+        let session_id =
+            header(headers, "x-session-id").map(str::to_owned).or_else(|| request.session_id.clone());
         let mut readers = Vec::with_capacity(plans.len());
         for plan in &plans {
             let job = Job {
@@ -528,8 +534,9 @@ impl Serving {
                 prompt_tokens: plan.prompt.len(),
                 lora_name: lora_name.clone(),
                 cache_salt: request.cache_salt.clone(),
+                session_id: session_id.clone(),
                 // vLLM's lower value goes first, the engine's higher.
-                priority: -priority.unwrap_or(request.priority),
+                priority: priority.unwrap_or(request.priority).saturating_neg(),
                 reason: if plan.finish == "length" { "length" } else { "stop" },
             };
             let (reply, answer) = oneshot::channel();
@@ -545,9 +552,10 @@ impl Serving {
             id: format!("{prefix}-{}", own.as_deref().unwrap_or(request_id)),
             created: self.now(),
             model: request.model.clone().unwrap_or_else(|| self.model_name.clone()),
-            return_token_ids: request.return_token_ids,
+            return_token_ids: request.return_token_ids.unwrap_or(false),
             logprobs: generate::logprobs(&request),
-            continuous_usage: options.continuous_usage_stats.unwrap_or(false),
+            continuous_usage: options.include_usage == Some(true)
+                && options.continuous_usage_stats == Some(true),
         };
         let answer = Answer { serving: self, reply, plans };
         if !request.streams() {
@@ -568,12 +576,17 @@ struct Answer {
 }
 
 impl Answer {
+    /// What one choice cost. Choices of one prompt share it, and its first one counts it.
     fn usage(&self, plan: &Plan, cached_tokens: usize) -> Usage {
+        let completion_tokens = plan.answer.len();
+        if plan.choice > 0 {
+            return Usage { completion_tokens, ..Usage::default() };
+        }
         let block_tokens = self.serving.options.calibration.block_tokens;
         let full = plan.prompt.len() / block_tokens * block_tokens;
         Usage {
             prompt_tokens: plan.prompt.len(),
-            completion_tokens: plan.answer.len(),
+            completion_tokens,
             cached_tokens,
             created_cache_tokens: full.saturating_sub(cached_tokens),
         }
@@ -647,6 +660,13 @@ fn choice(
             Some((Ok(chunk), None))
         }
     })
+}
+
+/// Work that would hold others up.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Failure::Gone)?
 }
 
 fn gone() -> io::Error {

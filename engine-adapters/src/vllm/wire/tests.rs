@@ -9,6 +9,7 @@ fn sample() -> Vec<OutEvent<'static>> {
             block_tokens: 4,
             lora_name: None,
             cache_salt: Some("tenant-a"),
+            session_id: None,
         },
         OutEvent::Removed { name: 2 },
         OutEvent::Cleared,
