@@ -1,10 +1,17 @@
 //! Each engine's dialect in and out, turned into the words of `kvlane-indexer`.
 //!
-//! So far: [`sim`], a simulated engine. Whatever it measures is simulated and must be called so.
+//! Events come in by [`vllm`] (and SGLang, which sends the same), [`trtllm`] and [`nats`], go through
+//! [`translate`], [`copies`] and [`cursor`], and end as the indexer's `KvEvent`s in [`feed`]. [`model`] and
+//! [`openai`] are what a prompt is made of. [`sim`] is a simulated engine; whatever it measures is simulated.
 
-mod msgpack;
-
+pub mod copies;
+pub mod cursor;
+pub mod feed;
 pub mod model;
+mod msgpack;
 pub mod openai;
 pub mod sim;
+pub mod translate;
 pub mod vllm;
+
+pub use self::msgpack::MsgpackError;

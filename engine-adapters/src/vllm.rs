@@ -1,5 +1,6 @@
-//! vLLM's dialect: KV events as it publishes them.
+//! vLLM's dialect, which SGLang shares: KV events read and written, heard and published.
 
 pub mod decode;
 pub mod publisher;
+pub mod subscriber;
 pub mod wire;

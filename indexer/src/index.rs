@@ -124,13 +124,35 @@ impl Index {
     /// Applies one event of one worker, which becomes known with its first. `tick` is the caller's coarse
     /// clock; blocks not stored or hit since an older tick are the first to be forgotten.
     pub fn apply(&self, worker: WorkerId, event: &KvEvent, tick: Tick) -> Result<Applied, EventError> {
+        self.apply_noting(worker, event, tick, |_| ())
+    }
+
+    /// Like [`apply`](Self::apply), and tells `held` the names of stored blocks that the worker held already.
+    /// Engines that keep a block in several copies announce each of them.
+    pub fn apply_noting(
+        &self,
+        worker: WorkerId,
+        event: &KvEvent,
+        tick: Tick,
+        mut held: impl FnMut(EngineBlockId),
+    ) -> Result<Applied, EventError> {
+        self.apply_to(worker, event, tick, &mut held)
+    }
+
+    fn apply_to(
+        &self,
+        worker: WorkerId,
+        event: &KvEvent,
+        tick: Tick,
+        held: &mut dyn FnMut(EngineBlockId),
+    ) -> Result<Applied, EventError> {
         event.check()?;
         let worker = self.worker(worker)?;
         // Forgotten between finding and locking it: the next one found is another.
         let mut state = worker.state.lock();
         if state.retired {
             drop(state);
-            return self.apply(worker.id, event, tick);
+            return self.apply_to(worker.id, event, tick, held);
         }
         let bytes = state.bytes();
         let applied = match event {
@@ -139,7 +161,7 @@ impl Index {
                     state.tiered = true;
                     self.change_directory(|registry| registry.directory.with_tiered(worker.slot));
                 }
-                state.stored(&self.tree, (worker.slot, *tier, tick), *parent, blocks)
+                state.stored(&self.tree, (worker.slot, *tier, tick), *parent, blocks, held)
             }
             KvEvent::Removed { tier, ids } => Ok(state.removed(&self.tree, (worker.slot, *tier), ids)),
             KvEvent::Cleared { tier } => Ok(state.cleared(&self.tree, worker.slot, tier.as_slice())),

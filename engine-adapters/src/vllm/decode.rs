@@ -214,14 +214,17 @@ impl Place {
         Ok(())
     }
 
+    fn read_kind(&mut self, reader: &mut Reader<'_>) -> Result<()> {
+        self.kind = reader.optional_text("kv_cache_spec_kind")?.map(str::to_owned);
+        Ok(())
+    }
+
     /// Reads a field that stored and removed events share; false when it is none of them.
     fn read_field(&mut self, field: &str, reader: &mut Reader<'_>) -> Result<bool> {
         match field {
             "medium" => self.medium = reader.optional_text("medium")?.map(str::to_owned),
             "group_idx" => self.read_group(reader)?,
-            "kv_cache_spec_kind" => {
-                self.kind = reader.optional_text("kv_cache_spec_kind")?.map(str::to_owned)
-            }
+            "kv_cache_spec_kind" => self.read_kind(reader)?,
             "locality" => self.foreign |= !own(reader, "locality", "LOCAL")?,
             "ownership" => self.foreign |= !own(reader, "ownership", "")?,
             _ => return Ok(false),
@@ -314,9 +317,7 @@ fn event_from_array(reader: &mut Reader<'_>) -> Result<Option<Event>> {
             ("BlockStored", 7) => stored.lora_name = reader.optional_text("lora_name")?.map(str::to_owned),
             ("BlockStored", 8) => stored.read_extra_keys(reader)?,
             ("BlockStored", 9) | ("BlockRemoved", 3) => stored.place.read_group(reader)?,
-            ("BlockStored", 10) => {
-                stored.place.kind = reader.optional_text("kv_cache_spec_kind")?.map(str::to_owned);
-            }
+            ("BlockStored", 10) => stored.place.read_kind(reader)?,
             _ => reader.skip("event")?,
         }
     }
@@ -335,7 +336,7 @@ impl Stored {
         for _ in 0..reader.map("metadata")? {
             match reader.text("metadata's field")? {
                 "cache_salt" => {
-                    self.extra.cache_salt = reader.optional_text("cache_salt")?.map(str::to_owned)
+                    self.extra.cache_salt = reader.optional_text("cache_salt")?.map(str::to_owned);
                 }
                 _ => reader.skip("metadata")?,
             }

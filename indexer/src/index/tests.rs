@@ -1,6 +1,7 @@
 //! The index's promises, one by one. Random histories are in `tests/model.rs`.
 
 use super::*;
+
 use crate::block::BlockHash;
 use crate::event::StoredBlock;
 
@@ -57,6 +58,25 @@ impl Say for Index {
     fn nodes(&self) -> usize {
         self.stats().nodes
     }
+}
+
+#[test]
+fn blocks_stored_again_are_told_by_name() {
+    let index = index();
+    let noting = |event: &KvEvent| {
+        let mut held = Vec::new();
+        let _ = index.apply_noting(A, event, Tick(1), |id| held.push(id)).unwrap();
+        index.check();
+        held
+    };
+    assert_eq!(noting(&stored("", "abc")), []);
+    assert_eq!(noting(&stored("a", "bcd")), [id("ab"), id("abc")]);
+    assert_eq!(noting(&stored("abcd", "e")), []);
+    assert_eq!(noting(&stored("abcd", "e")), [id("abcde")]);
+    assert_eq!(noting(&removed(&["abc"])), []);
+    assert_eq!(noting(&stored("", "abcdef")), ["a", "ab", "abcd", "abcde"].map(id));
+    assert_eq!(noting(&stored("", "xy")), []);
+    assert_eq!(noting(&stored("ab", "c")), [id("abc")]);
 }
 
 #[test]

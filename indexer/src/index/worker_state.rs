@@ -40,6 +40,7 @@ impl WorkerState {
         (slot, tier, tick): (Slot, Tier, Tick),
         parent: Option<EngineBlockId>,
         blocks: &[StoredBlock],
+        held: &mut dyn FnMut(EngineBlockId),
     ) -> Result<Applied, EventError> {
         let after = match parent.map(|id| self.names.find_parent(id, tier)) {
             None => None,
@@ -67,7 +68,7 @@ impl WorkerState {
             _ => tree.plan(&topology, slot, tier, parent, &path),
         };
         let tail = tree.open(&mut topology, &plan, &path);
-        let stored = self.name_new(&mut topology, tier, after, &plan, tail, blocks);
+        let stored = self.name_new(&mut topology, tier, after, (&plan, tail), blocks, held);
         tree.hold(&mut topology, (slot, tier, tick), &plan, &path, tail);
         topology.put_scratch(path);
         self.blocks[tier.index()] += stored;
@@ -77,15 +78,15 @@ impl WorkerState {
     /// Writes down the names of the blocks the worker does not hold yet, and says how many those are.
     ///
     /// Whether a block is held is asked by its place, not by its name: a second name for a held block is
-    /// passed over, and the first one counts.
+    /// passed over, and the first one counts. `held` is told those that are passed over.
     fn name_new(
         &mut self,
         topology: &mut Topology,
         tier: Tier,
         after: Option<Spot>,
-        plan: &Plan,
-        tail: Option<AnchorId>,
+        (plan, tail): (&Plan, Option<AnchorId>),
         blocks: &[StoredBlock],
+        held: &mut dyn FnMut(EngineBlockId),
     ) -> usize {
         let mut ranges: SmallVec<[(u32, u32, AnchorId); 4]> = SmallVec::new();
         let mut add = |from: u32, to: u32, anchor| match ranges.last_mut() {
@@ -100,11 +101,16 @@ impl WorkerState {
             add(plan.start + plan.matched as u32, plan.start + blocks.len() as u32, tail);
         }
         let mut named = 0;
+        let mut next = 0;
         for (from, to, anchor) in ranges {
+            let new = (from - plan.start) as usize;
+            blocks[next..new].iter().for_each(|block| held(block.id));
+            next = (to - plan.start) as usize;
             let part = &blocks[(from - plan.start) as usize..(to - plan.start) as usize];
             self.names.append(topology, after, (anchor, from, tier), part.iter().map(|block| block.id));
             named += part.len();
         }
+        blocks[next..].iter().for_each(|block| held(block.id));
         named
     }
 

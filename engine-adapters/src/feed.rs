@@ -1,0 +1,127 @@
+//! The event's path: whatever a source hears ends here, in the index, with a note of how it went.
+//!
+//! A [`Sink`] stands for one worker's rank. It is told batches in order; when its source has lost track it
+//! forgets the worker, and until that is repaired the worker is routable with nothing known of its cache.
+
+mod health;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kvlane_indexer::{BlockSize, Index, KvEvent, Tick, WorkerId};
+use tokio::time::Instant;
+
+pub use self::health::{FeedHealth, FeedReport, FeedState, LAG_BOUNDS_MS};
+use crate::copies::Copies;
+use crate::translate::{Translator, WrongBlockSize};
+use crate::vllm::decode::Batch;
+
+/// Time as feeds need it: coarse ticks for the index, and wall time to see how late events are.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedClock {
+    started: Instant,
+    since_1970: Duration,
+}
+
+impl FeedClock {
+    /// From now on, `since_1970` being the wall time now.
+    pub fn starting(since_1970: Duration) -> Self {
+        Self { started: Instant::now(), since_1970 }
+    }
+
+    /// Seconds since the start.
+    pub fn tick(&self) -> Tick {
+        Tick(self.started.elapsed().as_secs() as u32)
+    }
+
+    /// Seconds since 1970.
+    pub fn seconds(&self) -> f64 {
+        (self.since_1970 + self.started.elapsed()).as_secs_f64()
+    }
+}
+
+/// Whether an engine announces every physical copy of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyRule {
+    /// As vLLM does: stored and removed once per copy.
+    Counted,
+    /// A block is there or not.
+    Once,
+}
+
+/// One worker's rank, as its events change it.
+#[derive(Debug)]
+pub struct Sink {
+    index: Arc<Index>,
+    worker: WorkerId,
+    clock: FeedClock,
+    translator: Translator,
+    copies: Option<Copies>,
+    health: Arc<FeedHealth>,
+}
+
+impl Sink {
+    pub fn new(
+        index: Arc<Index>,
+        worker: WorkerId,
+        block_size: BlockSize,
+        copies: CopyRule,
+        clock: FeedClock,
+        health: Arc<FeedHealth>,
+    ) -> Self {
+        let copies = (copies == CopyRule::Counted).then(Copies::default);
+        Self { index, worker, clock, translator: Translator::new(block_size), copies, health }
+    }
+
+    pub fn worker(&self) -> WorkerId {
+        self.worker
+    }
+
+    pub fn health(&self) -> &Arc<FeedHealth> {
+        &self.health
+    }
+
+    /// Forgets everything known of the worker. It stays known itself, so that it can be routed to.
+    pub fn forget(&mut self) {
+        self.index.forget(self.worker);
+        // Full is full: then it is simply not known until it speaks.
+        let _ = self.index.register(self.worker);
+        self.translator.forget();
+        if let Some(copies) = &mut self.copies {
+            copies.clear();
+        }
+    }
+
+    /// Takes a batch in.
+    pub fn apply(&mut self, batch: &Batch) -> Result<(), WrongBlockSize> {
+        self.health.batch((self.clock.seconds() - batch.seconds) * 1e3, batch.unknown as u64);
+        for event in &batch.events {
+            if let Some(event) = self.translator.translate(event)? {
+                self.apply_event(event);
+            }
+        }
+        self.health.left_out(self.translator.left_out);
+        Ok(())
+    }
+
+    /// Takes one event in that is in the index's words already.
+    pub fn apply_event(&mut self, mut event: KvEvent) {
+        if let (Some(copies), KvEvent::Removed { tier, ids }) = (&mut self.copies, &mut event) {
+            copies.removed(*tier, ids);
+        }
+        let tick = self.clock.tick();
+        let applied = match (&mut self.copies, &event) {
+            (Some(copies), KvEvent::Stored { tier, .. }) => {
+                self.index.apply_noting(self.worker, &event, tick, |id| copies.stored_again(*tier, id))
+            }
+            _ => self.index.apply(self.worker, &event, tick),
+        };
+        if let (Some(copies), KvEvent::Cleared { .. }) = (&mut self.copies, &event) {
+            copies.clear();
+        }
+        match applied {
+            Ok(applied) => self.health.applied(&event, applied),
+            Err(error) => self.health.refused(&error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Listening to one engine's KV events over ZeroMQ, straight from vLLM or SGLang.
+//!
+//! The feed keeps itself right. It asks for what the engine has buffered before it listens, and again whenever
+//! numbers are missing or have started over; before that it forgets the worker, so that at no time more is
+//! claimed than the events heard since can prove. A connection that breaks counts as an engine that may have
+//! died: forgotten at once, asked again when it is back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use kvlane_indexer::{BlockSize, Index, WorkerId};
+use tokio::sync::Notify;
+use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+
+use super::decode;
+use crate::cursor::{EventCursor, Verdict};
+use crate::feed::{CopyRule, FeedClock, FeedHealth, FeedState, Sink};
+use crate::translate::WrongBlockSize;
+
+/// Whose events these are. The bytes are read alike; what differs is whether copies are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    #[default]
+    Vllm,
+    Sglang,
+}
+
+impl Dialect {
+    fn copies(self) -> CopyRule {
+        match self {
+            Self::Vllm => CopyRule::Counted,
+            Self::Sglang => CopyRule::Once,
+        }
+    }
+}
+
+/// One engine's (one data-parallel rank's) event sockets.
+#[derive(Clone, Debug)]
+pub struct Subscription {
+    pub worker: WorkerId,
+    /// `tcp://host:port` to connect to, or `tcp://*:port` to bind and let the engine come.
+    pub events: String,
+    pub replay: Option<String>,
+    /// Messages are taken whose topic begins so.
+    pub topic: String,
+    pub dialect: Dialect,
+    pub block_size: BlockSize,
+    /// How long one answer of the replay socket may take.
+    pub replay_timeout: Duration,
+}
+
+impl Subscription {
+    pub fn new(worker: WorkerId, events: impl Into<String>, block_size: BlockSize) -> Self {
+        Self {
+            worker,
+            events: events.into(),
+            replay: None,
+            topic: String::new(),
+            dialect: Dialect::default(),
+            block_size,
+            replay_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// The address to bind, when the engine is to come here: vLLM's own rule, the other way round.
+    fn bind_address(&self) -> Option<String> {
+        let rest = self.events.strip_prefix("tcp://*:")?;
+        Some(format!("tcp://0.0.0.0:{rest}"))
+    }
+}
+
+/// Between two tries to reach an engine, growing.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A feed that runs until it is dropped, or until the engine turns out to be the wrong one.
+#[derive(Debug)]
+pub struct Subscriber {
+    sink: Sink,
+    subscription: Subscription,
+    cursor: EventCursor,
+    restarted: Arc<Notify>,
+}
+
+/// Why listening stopped.
+enum Ended {
+    /// To be tried again.
+    Disconnected,
+    /// Never to be tried again.
+    Refused(WrongBlockSize),
+}
+
+impl From<WrongBlockSize> for Ended {
+    fn from(error: WrongBlockSize) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Subscriber {
+    pub fn new(subscription: Subscription, index: Arc<Index>, clock: FeedClock) -> Self {
+        let Subscription { worker, block_size, dialect, .. } = subscription;
+        let health = Arc::new(FeedHealth::new(worker));
+        let sink = Sink::new(index, worker, block_size, dialect.copies(), clock, health);
+        Self { sink, subscription, cursor: EventCursor::default(), restarted: Arc::default() }
+    }
+
+    pub fn health(&self) -> Arc<FeedHealth> {
+        self.sink.health().clone()
+    }
+
+    /// To be notified by whoever sees that the engine is another process than before.
+    pub fn restarted(&self) -> Arc<Notify> {
+        self.restarted.clone()
+    }
+
+    /// Listens for as long as the engine is the right one.
+    pub async fn run(mut self) -> WrongBlockSize {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.listen(&mut pause).await {
+                Ended::Disconnected => {}
+                Ended::Refused(error) => {
+                    tracing::error!(worker = self.subscription.worker.instance, %error, "KV event feed given up");
+                    self.sink.forget();
+                    self.sink.health().failed(&error.to_string());
+                    self.sink.health().set_state(FeedState::Refused);
+                    return error;
+                }
+            }
+            // Whether it has died or only its connection, what it holds is not known any more.
+            self.sink.forget();
+            self.cursor.reset();
+            self.sink.health().set_state(FeedState::Connecting);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn listen(&mut self, pause: &mut Duration) -> Ended {
+        let mut socket = SubSocket::new();
+        let mut happenings = socket.monitor();
+        let subscribed = socket.subscribe(&self.subscription.topic).await;
+        let opened = async {
+            subscribed?;
+            match self.subscription.bind_address() {
+                Some(address) => socket.bind(&address).await.map(drop),
+                None => socket.connect(&self.subscription.events).await,
+            }
+        };
+        match tokio::time::timeout(CONNECT_PATIENCE, opened).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.sink.health().failed(&format!("{}: {error}", self.subscription.events));
+                return Ended::Disconnected;
+            }
+            Err(_) => {
+                self.sink.health().failed(&format!("{}: no connection", self.subscription.events));
+                return Ended::Disconnected;
+            }
+        }
+        *pause = FIRST_PAUSE;
+        if self.subscription.bind_address().is_some() {
+            // Nobody may be there yet; the first message or the first to come starts the repair.
+            self.sink.health().set_state(FeedState::Live);
+        } else if let Err(error) = self.repair().await {
+            return error.into();
+        }
+        loop {
+            tokio::select! {
+                biased;
+                happening = happenings.next() => match happening {
+                    Some(SocketEvent::Disconnected(_)) => {
+                        self.sink.health().disconnected();
+                        return Ended::Disconnected;
+                    }
+                    Some(_) => {}
+                    None => return Ended::Disconnected,
+                },
+                () = self.restarted.notified() => {
+                    self.sink.health().restart();
+                    if let Err(error) = self.repair().await {
+                        return error.into();
+                    }
+                }
+                message = socket.recv() => match message {
+                    Ok(message) => {
+                        if let Err(error) = self.hear(&message.into_vec()).await {
+                            return error.into();
+                        }
+                    }
+                    Err(_) => return Ended::Disconnected,
+                },
+            }
+        }
+    }
+
+    /// One message: `[topic, number, batch]`.
+    async fn hear(&mut self, frames: &[Bytes]) -> Result<(), WrongBlockSize> {
+        let Some((number, batch)) = self.read(frames) else { return Ok(()) };
+        match self.cursor.judge(number, batch.seconds) {
+            Verdict::Next => {}
+            Verdict::Duplicate => {
+                self.sink.health().duplicate();
+                return Ok(());
+            }
+            verdict => {
+                let health = self.sink.health();
+                if verdict == Verdict::Restart {
+                    health.restart()
+                } else {
+                    health.gap()
+                }
+                tracing::warn!(
+                    worker = self.subscription.worker.instance,
+                    number,
+                    ?verdict,
+                    "KV events lost"
+                );
+                self.repair().await?;
+                if self.cursor.judge(number, batch.seconds) == Verdict::Duplicate {
+                    return Ok(());
+                }
+                // What the replay did not have, nobody has.
+                self.sink.health().set_state(FeedState::Partial);
+            }
+        }
+        self.sink.apply(&batch)?;
+        self.cursor.passed(number, batch.seconds);
+        Ok(())
+    }
+
+    /// A message's number and batch, read from its end; none when it cannot be read.
+    fn read(&self, frames: &[Bytes]) -> Option<(u64, decode::Batch)> {
+        let health = self.sink.health();
+        let [.., number, batch] = frames else {
+            health.undecodable(&format!(
+                "message has {} frames, expected topic, number and batch",
+                frames.len()
+            ));
+            return None;
+        };
+        let Ok(number) = <[u8; 8]>::try_from(number.as_ref()) else {
+            health.undecodable(&format!("number has {} bytes, expected 8", number.len()));
+            return None;
+        };
+        match decode::batch(batch) {
+            Ok(batch) => Some((u64::from_be_bytes(number), batch)),
+            Err(error) => {
+                // Its number counts as missing, so that the next message starts a repair.
+                health.undecodable(&error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Forgets the worker and takes in all that the engine still has buffered.
+    async fn repair(&mut self) -> Result<(), WrongBlockSize> {
+        self.sink.health().set_state(FeedState::Repairing);
+        self.sink.forget();
+        self.cursor.reset();
+        let Some(endpoint) = self.subscription.replay.clone() else {
+            self.sink.health().set_state(FeedState::Partial);
+            return Ok(());
+        };
+        let whole = self.replay(&endpoint).await?;
+        self.sink.health().replayed(whole.is_some());
+        self.sink.health().set_state(match whole {
+            Some(true) => FeedState::Live,
+            // The first batches are gone from the buffer, or the engine did not answer.
+            Some(false) | None => FeedState::Partial,
+        });
+        Ok(())
+    }
+
+    /// True when the replay began with the very first batch, false when later, none when it did not come.
+    async fn replay(&mut self, endpoint: &str) -> Result<Option<bool>, WrongBlockSize> {
+        let patience = self.subscription.replay_timeout;
+        let mut socket = DealerSocket::new();
+        let request = vec![Bytes::new(), Bytes::from_static(&[0; 8])];
+        let asked = tokio::time::timeout(patience, async {
+            socket.connect(endpoint).await.ok()?;
+            socket.send(ZmqMessage::try_from(request).ok()?).await.ok()
+        });
+        if !matches!(asked.await, Ok(Some(()))) {
+            self.sink.health().failed(&format!("{endpoint}: no replay"));
+            return Ok(None);
+        }
+        let mut whole = true;
+        let mut expected = None;
+        loop {
+            let Ok(Ok(reply)) = tokio::time::timeout(patience, socket.recv()).await else {
+                self.sink.health().failed(&format!("{endpoint}: the replay broke off"));
+                return Ok(None);
+            };
+            let frames = reply.into_vec();
+            if let [.., number, _] = frames.as_slice()
+                && number.as_ref() == [0xff; 8]
+            {
+                return Ok(Some(whole));
+            }
+            let Some((number, batch)) = self.read(&frames) else {
+                whole = false;
+                continue;
+            };
+            // Within the buffer numbers follow each other; if not, what came before proves nothing.
+            let follows = expected.replace(number.saturating_add(1));
+            whole &= follows.unwrap_or(0) == number;
+            if follows.is_some_and(|expected| expected != number) {
+                self.sink.forget();
+            }
+            self.sink.apply(&batch)?;
+            self.cursor.passed(number, batch.seconds);
+        }
+    }
+}
