@@ -8,7 +8,7 @@ mod health;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvlane_indexer::{BlockSize, Index, KvEvent, Tick, WorkerId};
+use kvlane_indexer::{Applied, BlockSize, EngineBlockId, EventError, Index, KvEvent, Tick, WorkerId};
 use tokio::time::Instant;
 
 pub use self::health::{FeedHealth, FeedReport, FeedState, LAG_BOUNDS_MS};
@@ -49,11 +49,70 @@ pub enum CopyRule {
     Once,
 }
 
+/// What events change: the index, or a bridge's copy of what its worker holds.
+pub trait Target: Send + std::fmt::Debug {
+    /// Forgets everything. The worker itself stays known.
+    fn forget(&mut self);
+
+    /// Takes an event in, and tells `held` the names of stored blocks that were held already.
+    fn apply(
+        &mut self,
+        event: &KvEvent,
+        tick: Tick,
+        held: &mut dyn FnMut(EngineBlockId),
+    ) -> Result<Applied, EventError>;
+}
+
+impl Target for Box<dyn Target> {
+    fn forget(&mut self) {
+        (**self).forget();
+    }
+
+    fn apply(
+        &mut self,
+        event: &KvEvent,
+        tick: Tick,
+        held: &mut dyn FnMut(EngineBlockId),
+    ) -> Result<Applied, EventError> {
+        (**self).apply(event, tick, held)
+    }
+}
+
+/// One worker's part of the index.
+#[derive(Clone, Debug)]
+pub struct IndexTarget {
+    index: Arc<Index>,
+    worker: WorkerId,
+}
+
+impl IndexTarget {
+    pub fn new(index: Arc<Index>, worker: WorkerId) -> Self {
+        // Full is full: then it is simply not known until there is room.
+        let _ = index.register(worker);
+        Self { index, worker }
+    }
+}
+
+impl Target for IndexTarget {
+    fn forget(&mut self) {
+        self.index.forget(self.worker);
+        let _ = self.index.register(self.worker);
+    }
+
+    fn apply(
+        &mut self,
+        event: &KvEvent,
+        tick: Tick,
+        held: &mut dyn FnMut(EngineBlockId),
+    ) -> Result<Applied, EventError> {
+        self.index.apply_noting(self.worker, event, tick, held)
+    }
+}
+
 /// One worker's rank, as its events change it.
 #[derive(Debug)]
 pub struct Sink {
-    index: Arc<Index>,
-    worker: WorkerId,
+    target: Box<dyn Target>,
     clock: FeedClock,
     translator: Translator,
     copies: Option<Copies>,
@@ -62,19 +121,14 @@ pub struct Sink {
 
 impl Sink {
     pub fn new(
-        index: Arc<Index>,
-        worker: WorkerId,
+        target: impl Target + 'static,
         block_size: BlockSize,
         copies: CopyRule,
         clock: FeedClock,
         health: Arc<FeedHealth>,
     ) -> Self {
         let copies = (copies == CopyRule::Counted).then(Copies::default);
-        Self { index, worker, clock, translator: Translator::new(block_size), copies, health }
-    }
-
-    pub fn worker(&self) -> WorkerId {
-        self.worker
+        Self { target: Box::new(target), clock, translator: Translator::new(block_size), copies, health }
     }
 
     pub fn health(&self) -> &Arc<FeedHealth> {
@@ -83,18 +137,21 @@ impl Sink {
 
     /// Forgets everything known of the worker. It stays known itself, so that it can be routed to.
     pub fn forget(&mut self) {
-        self.index.forget(self.worker);
-        // Full is full: then it is simply not known until it speaks.
-        let _ = self.index.register(self.worker);
+        self.target.forget();
         self.translator.forget();
         if let Some(copies) = &mut self.copies {
             copies.clear();
         }
     }
 
+    /// Notes how late something is that was made at `seconds` since 1970.
+    pub fn heard(&self, seconds: f64, unknown_events: u64) {
+        self.health.batch((self.clock.seconds() - seconds) * 1e3, unknown_events);
+    }
+
     /// Takes a batch in.
     pub fn apply(&mut self, batch: &Batch) -> Result<(), WrongBlockSize> {
-        self.health.batch((self.clock.seconds() - batch.seconds) * 1e3, batch.unknown as u64);
+        self.heard(batch.seconds, batch.unknown as u64);
         for event in &batch.events {
             if let Some(event) = self.translator.translate(event)? {
                 self.apply_event(event);
@@ -106,17 +163,18 @@ impl Sink {
 
     /// Takes one event in that is in the index's words already.
     pub fn apply_event(&mut self, mut event: KvEvent) {
-        if let (Some(copies), KvEvent::Removed { tier, ids }) = (&mut self.copies, &mut event) {
+        let Self { target, copies, .. } = self;
+        if let (Some(copies), KvEvent::Removed { tier, ids }) = (copies.as_mut(), &mut event) {
             copies.removed(*tier, ids);
         }
         let tick = self.clock.tick();
-        let applied = match (&mut self.copies, &event) {
+        let applied = match (copies.as_mut(), &event) {
             (Some(copies), KvEvent::Stored { tier, .. }) => {
-                self.index.apply_noting(self.worker, &event, tick, |id| copies.stored_again(*tier, id))
+                target.apply(&event, tick, &mut |id| copies.stored_again(*tier, id))
             }
-            _ => self.index.apply(self.worker, &event, tick),
+            _ => target.apply(&event, tick, &mut |_| ()),
         };
-        if let (Some(copies), KvEvent::Cleared { .. }) = (&mut self.copies, &event) {
+        if let (Some(copies), KvEvent::Cleared { .. }) = (copies, &event) {
             copies.clear();
         }
         match applied {

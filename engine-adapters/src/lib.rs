@@ -4,14 +4,19 @@
 //! [`translate`], [`copies`] and [`cursor`], and end as the indexer's `KvEvent`s in [`feed`]. [`model`] and
 //! [`openai`] are what a prompt is made of. [`sim`] is a simulated engine; whatever it measures is simulated.
 
+pub mod bridge;
 pub mod copies;
 pub mod cursor;
+pub mod dynamo;
 pub mod feed;
+pub mod http_client;
 pub mod model;
 mod msgpack;
+pub mod nats;
 pub mod openai;
 pub mod sim;
 pub mod translate;
+pub mod trtllm;
 pub mod vllm;
 
 pub use self::msgpack::MsgpackError;

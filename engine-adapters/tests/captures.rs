@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use kvlane_engine_adapters::cursor::{EventCursor, Verdict};
-use kvlane_engine_adapters::feed::{CopyRule, FeedClock, FeedHealth, Sink};
+use kvlane_engine_adapters::feed::{CopyRule, FeedClock, FeedHealth, IndexTarget, Sink};
 use kvlane_engine_adapters::vllm::decode::{self, Batch, Event};
 use kvlane_indexer::{BlockHasher, BlockSize, Index, IndexConfig, Namespace, WorkerId};
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn replay(recording: &str, copies: CopyRule) -> Replayed {
         .unwrap()
         .block_on(async { FeedClock::starting(Duration::from_secs(1_794_701_000)) });
     let health = Arc::new(FeedHealth::new(WORKER));
-    let sink = Sink::new(index.clone(), WORKER, block_size(), copies, clock, health);
+    let sink = Sink::new(IndexTarget::new(index.clone(), WORKER), block_size(), copies, clock, health);
     let mut replayed = Replayed { right: 0, wrong: Vec::new(), restarts: 0, sink };
     let mut cursor = EventCursor::default();
     let mut first = true;

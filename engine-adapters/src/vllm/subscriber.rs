@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use kvlane_indexer::{BlockSize, Index, WorkerId};
+use kvlane_indexer::{BlockSize, WorkerId};
 use tokio::sync::Notify;
 use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
 use super::decode;
 use crate::cursor::{EventCursor, Verdict};
-use crate::feed::{CopyRule, FeedClock, FeedHealth, FeedState, Sink};
+use crate::feed::{CopyRule, FeedClock, FeedHealth, FeedState, Sink, Target};
 use crate::translate::WrongBlockSize;
 
 /// Whose events these are. The bytes are read alike; what differs is whether copies are counted.
@@ -100,10 +100,10 @@ impl From<WrongBlockSize> for Ended {
 }
 
 impl Subscriber {
-    pub fn new(subscription: Subscription, index: Arc<Index>, clock: FeedClock) -> Self {
+    pub fn new(subscription: Subscription, target: impl Target + 'static, clock: FeedClock) -> Self {
         let Subscription { worker, block_size, dialect, .. } = subscription;
         let health = Arc::new(FeedHealth::new(worker));
-        let sink = Sink::new(index, worker, block_size, dialect.copies(), clock, health);
+        let sink = Sink::new(target, block_size, dialect.copies(), clock, health);
         Self { sink, subscription, cursor: EventCursor::default(), restarted: Arc::default() }
     }
 

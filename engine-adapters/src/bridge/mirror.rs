@@ -1,0 +1,181 @@
+//! What one worker holds, block by block, so that it can be said again from the start.
+
+use hashbrown::HashMap;
+use kvlane_indexer::{Applied, BlockHash, EngineBlockId, KvEvent, StoredBlock, Tier};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    parent: Option<EngineBlockId>,
+    hash: BlockHash,
+}
+
+/// Blocks by tier and name. Counts one copy each: second copies are seen to before.
+#[derive(Debug, Default)]
+pub struct Mirror {
+    held: HashMap<(Tier, EngineBlockId), Held>,
+}
+
+/// Blocks in one event of a snapshot.
+const RUN: usize = 512;
+
+impl Mirror {
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.held.clear();
+    }
+
+    fn knows(&self, block: EngineBlockId) -> bool {
+        Tier::ALL.iter().any(|tier| self.held.contains_key(&(*tier, block)))
+    }
+
+    /// Takes an event in. Blocks that follow an unknown one are dropped, as the index does.
+    pub fn apply(&mut self, event: &KvEvent, held: &mut dyn FnMut(EngineBlockId)) -> Applied {
+        let mut applied = Applied::default();
+        match event {
+            KvEvent::Stored { tier, parent, blocks } => {
+                if parent.is_some_and(|parent| !self.knows(parent)) {
+                    applied.orphaned = blocks.len();
+                    return applied;
+                }
+                let mut before = *parent;
+                for block in blocks {
+                    let entry = Held { parent: before.replace(block.id), hash: block.hash };
+                    match self.held.insert((*tier, block.id), entry) {
+                        None => applied.stored += 1,
+                        Some(_) => held(block.id),
+                    }
+                }
+            }
+            KvEvent::Removed { tier, ids } => {
+                for id in ids {
+                    match self.held.remove(&(*tier, *id)) {
+                        Some(_) => applied.removed += 1,
+                        None => applied.unknown += 1,
+                    }
+                }
+            }
+            KvEvent::Cleared { tier } => {
+                let before = self.held.len();
+                self.held.retain(|(other, _), _| tier.is_some_and(|tier| tier != *other));
+                applied.removed = before - self.held.len();
+            }
+        }
+        applied
+    }
+
+    /// Everything held as stored events, parents before children, in runs. Blocks whose parent is gone are left
+    /// out: nobody could place them.
+    pub fn events(&self) -> Vec<KvEvent> {
+        let mut children: HashMap<Option<EngineBlockId>, Vec<(Tier, EngineBlockId)>> = HashMap::new();
+        for ((tier, block), held) in &self.held {
+            children.entry(held.parent).or_default().push((*tier, *block));
+        }
+        children.values_mut().for_each(|blocks| blocks.sort_unstable());
+        let mut events = Vec::new();
+        let mut open: Vec<(Tier, Option<EngineBlockId>, EngineBlockId)> = Vec::new();
+        let mut seen: HashMap<EngineBlockId, ()> = HashMap::new();
+        let mut extend = |open: &mut Vec<_>, parent: Option<EngineBlockId>| {
+            // A block on two tiers opens its children once.
+            if let Some(parent) = parent
+                && seen.insert(parent, ()).is_some()
+            {
+                return;
+            }
+            let next = children.get(&parent).into_iter().flatten();
+            open.extend(next.map(|(tier, block)| (*tier, parent, *block)));
+        };
+        extend(&mut open, None);
+        while let Some((tier, parent, first)) = open.pop() {
+            let mut blocks = Vec::new();
+            let mut block = first;
+            // As far as the path goes on alone, on this tier.
+            loop {
+                let Some(held) = self.held.get(&(tier, block)) else { break };
+                blocks.push(StoredBlock { id: block, hash: held.hash });
+                let before = open.len();
+                extend(&mut open, Some(block));
+                match open[before..] {
+                    [(next_tier, _, next)] if next_tier == tier && blocks.len() < RUN => {
+                        open.truncate(before);
+                        block = next;
+                    }
+                    _ => break,
+                }
+            }
+            events.push(KvEvent::Stored { tier, parent, blocks });
+        }
+        events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvlane_indexer::{Index, IndexConfig, SequenceHash, Tick, WorkerId};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A block by its path in a small forest: its number's digits in base three are the way from the root.
+    fn path(block: u64) -> Vec<u64> {
+        let mut path = vec![block];
+        while let Some(last) = path.last().copied().filter(|last| *last >= 3) {
+            path.push(last / 3 - 1);
+        }
+        path.reverse();
+        path
+    }
+
+    fn stored(tier: Tier, block: u64, from: usize) -> KvEvent {
+        let path = path(block);
+        let from = from.min(path.len() - 1);
+        let parent = from.checked_sub(1).map(|at| path[at].into());
+        let blocks =
+            path[from..].iter().map(|id| StoredBlock { id: (*id).into(), hash: BlockHash(*id) }).collect();
+        KvEvent::Stored { tier, parent, blocks }
+    }
+
+    proptest! {
+        #[test]
+        fn a_snapshot_says_what_an_index_would_know(
+            history in prop::collection::vec((0..2_u8, 0..200_u64, 0..4_usize, any::<bool>()), 1..80),
+        ) {
+            let worker = WorkerId::new(1, 0);
+            let index = Index::new(IndexConfig { shards: 4, ..IndexConfig::default() });
+            let mut mirror = Mirror::default();
+            for (kind, block, from, host) in history {
+                let tier = if host { Tier::Host } else { Tier::Device };
+                let event = match kind {
+                    0 => stored(tier, block, from),
+                    // From the end of the path, as engines do.
+                    _ => {
+                        let below = |other: &u64| path(*other).contains(&block);
+                        let ids = (0..200_u64).rev().filter(below).map(EngineBlockId::from).collect();
+                        KvEvent::Removed { tier, ids }
+                    }
+                };
+                let (mut a, mut b) = (Vec::new(), Vec::new());
+                let one = mirror.apply(&event, &mut |id| a.push(id));
+                let other = index.apply_noting(worker, &event, Tick(0), |id| b.push(id)).unwrap();
+                prop_assert_eq!(one, other);
+                prop_assert_eq!(a, b);
+            }
+            let copy = Index::new(IndexConfig { shards: 4, ..IndexConfig::default() });
+            for event in mirror.events() {
+                let applied = copy.apply(worker, &event, Tick(0)).unwrap();
+                prop_assert_eq!((applied.orphaned, applied.unknown), (0, 0));
+            }
+            for block in 0..200 {
+                let prompt: Vec<SequenceHash> = SequenceHash::chain(None, path(block).into_iter().map(BlockHash)).collect();
+                let of = |index: &Index| index.overlap(&prompt, Tick(0)).of(worker);
+                prop_assert_eq!(of(&copy).device, of(&index).device, "{}", block);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Small questions to engines over HTTP: one answer, bounded in size and time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Method, Request};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("{url}: {error}")]
+    Failed { url: String, error: String },
+    #[error("{url}: no answer within {patience:?}")]
+    Late { url: String, patience: Duration },
+    #[error("{url}: status {status}")]
+    Status { url: String, status: u16 },
+}
+
+/// Keeps connections open between questions. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HttpClient {
+    client: Client<HttpConnector, Full<Bytes>>,
+    patience: Duration,
+    max_bytes: usize,
+}
+
+impl HttpClient {
+    pub fn new(patience: Duration, max_bytes: usize) -> Self {
+        Self { client: Client::builder(TokioExecutor::new()).build_http(), patience, max_bytes }
+    }
+
+    pub async fn get(&self, url: &str) -> Result<Bytes, HttpError> {
+        self.ask(Method::GET, url).await
+    }
+
+    pub async fn post(&self, url: &str) -> Result<Bytes, HttpError> {
+        self.ask(Method::POST, url).await
+    }
+
+    async fn ask(&self, method: Method, url: &str) -> Result<Bytes, HttpError> {
+        let failed = |error: &dyn std::fmt::Display| HttpError::Failed {
+            url: url.to_owned(),
+            error: error.to_string(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(url)
+            .body(Full::default())
+            .map_err(|error| failed(&error))?;
+        let answer = async {
+            let response = self.client.request(request).await.map_err(|error| failed(&error))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), self.max_bytes)
+                .collect()
+                .await
+                .map_err(|error| failed(&error))?;
+            if status.is_success() {
+                Ok(body.to_bytes())
+            } else {
+                Err(HttpError::Status { url: url.to_owned(), status: status.as_u16() })
+            }
+        };
+        let late = |_| HttpError::Late { url: url.to_owned(), patience: self.patience };
+        tokio::time::timeout(self.patience, answer).await.map_err(late)?
+    }
+}
