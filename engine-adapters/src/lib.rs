@@ -8,6 +8,7 @@ pub mod bridge;
 pub mod copies;
 pub mod cursor;
 pub mod dynamo;
+pub mod engine_facts;
 pub mod feed;
 pub mod http_client;
 pub mod model;

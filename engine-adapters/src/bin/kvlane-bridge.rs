@@ -1,0 +1,150 @@
+//! `kvlane-bridge`: the sidecar that publishes one engine's KV events on NATS, in Dynamo's form.
+
+#![allow(clippy::print_stderr, reason = "a command line program")]
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use kvlane_engine_adapters::bridge::{Engine, Sidecar, SidecarConfig};
+use kvlane_engine_adapters::dynamo::{Scope, Subjects};
+use kvlane_engine_adapters::engine_facts::EventEndpoint;
+use kvlane_engine_adapters::feed::FeedClock;
+use kvlane_engine_adapters::nats;
+use kvlane_indexer::BlockSize;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Publishes one engine's KV events on NATS, answers snapshot requests, and announces the engine to routers.
+#[derive(Debug, Parser)]
+#[command(name = "kvlane-bridge", version, max_term_width = 110)]
+struct Cli {
+    /// Which engine's dialect
+    #[arg(long, value_enum, default_value_t = Dialect::Vllm, help_heading = "Engine")]
+    engine: Dialect,
+    /// The engine's API
+    #[arg(
+        long,
+        value_name = "http://HOST:PORT",
+        default_value = "http://127.0.0.1:8000",
+        help_heading = "Engine"
+    )]
+    url: String,
+    /// The same as routers reach it [default: --url]
+    #[arg(long, value_name = "http://HOST:PORT", env = "KVLANE_ADVERTISED_URL", help_heading = "Engine")]
+    advertised_url: Option<String>,
+    /// Where the engine publishes KV events [default: asked from the engine]
+    #[arg(long, value_name = "tcp://HOST:PORT", help_heading = "Engine")]
+    events: Option<String>,
+    /// Where it replays them [default: asked from the engine]
+    #[arg(long, value_name = "tcp://HOST:PORT", requires = "events", help_heading = "Engine")]
+    replay: Option<String>,
+    #[arg(long, default_value = "", requires = "events", help_heading = "Engine")]
+    topic: String,
+    /// Tokens in a block [default: asked from the engine]
+    #[arg(long, value_name = "TOKENS", env = "DYN_KV_CACHE_BLOCK_SIZE", help_heading = "Engine")]
+    block_size: Option<u32>,
+    /// Requests the engine runs at a time (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)
+    #[arg(long, help_heading = "Engine")]
+    slots: Option<u32>,
+
+    /// The NATS server
+    #[arg(long, env = "NATS_SERVER", default_value = "nats://127.0.0.1:4222", help_heading = "NATS")]
+    nats_url: String,
+    /// Marks the worker in events [default: made from the advertised URL]
+    #[arg(long, help_heading = "NATS")]
+    worker_id: Option<u64>,
+    #[arg(long, env = "DYN_NAMESPACE", default_value = "dynamo", help_heading = "NATS")]
+    namespace: String,
+    #[arg(long, env = "DYN_COMPONENT", default_value = "backend", help_heading = "NATS")]
+    component: String,
+    #[arg(long, env = "DYN_ENDPOINT", default_value = "generate", help_heading = "NATS")]
+    endpoint: String,
+    /// Events that may wait to be published; more are dropped and made good by a snapshot
+    #[arg(long, value_name = "EVENTS", default_value_t = 65_536, help_heading = "NATS")]
+    outbox: usize,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dialect {
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
+        )
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(cli))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kvlane-bridge: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<()> {
+    let advertised_url = cli.advertised_url.unwrap_or_else(|| cli.url.clone());
+    let block_size = match cli.block_size {
+        Some(tokens) => Some(BlockSize::new(tokens).context("--block-size is 0, expected 1 or more tokens")?),
+        None => None,
+    };
+    anyhow::ensure!(cli.outbox > 0, "--outbox is 0, expected 1 or more events");
+    let events =
+        cli.events.map(|events| EventEndpoint { rank: 0, events, replay: cli.replay, topic: cli.topic });
+    let config = SidecarConfig {
+        engine: match cli.engine {
+            Dialect::Vllm => Engine::Vllm,
+            Dialect::Sglang => Engine::Sglang,
+            Dialect::Trtllm => Engine::Trtllm,
+        },
+        worker_id: cli
+            .worker_id
+            .unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(advertised_url.as_bytes()) & ID_BITS),
+        url: cli.url,
+        advertised_url,
+        events: events.into_iter().collect(),
+        block_size,
+        slots: cli.slots,
+        outbox: cli.outbox,
+        publisher: rand::random::<u64>() & ID_BITS,
+    };
+    let scope = Scope { namespace: cli.namespace, component: cli.component, endpoint: cli.endpoint };
+    let (client, connected) = nats::connect(&cli.nats_url, "kvlane-bridge").await?;
+    let sidecar = Sidecar {
+        config,
+        client,
+        connected,
+        subjects: Subjects::new(&scope),
+        clock: FeedClock::starting(since_1970()),
+    };
+    let stop = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stopping = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stopping.cancel();
+    });
+    Ok(sidecar.run(stop).await?)
+}
+
+/// Dynamo's ids fit into what JavaScript can count to, and so do ours.
+const ID_BITS: u64 = (1 << 53) - 1;
+
+#[allow(clippy::disallowed_methods, reason = "the edge of the process, where wall time comes in")]
+fn since_1970() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}

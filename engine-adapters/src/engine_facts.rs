@@ -1,0 +1,175 @@
+//! What an engine says of itself over HTTP: its model, its cache, its load, and where its events are.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::http_client::{HttpClient, HttpError};
+
+/// As much as the engine says; engines and versions differ.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineFacts {
+    /// Names requests may use, the base model first.
+    pub models: Vec<String>,
+    pub max_model_len: Option<usize>,
+    pub block_size: Option<u32>,
+    pub kv_blocks: Option<u64>,
+    pub running: Option<u64>,
+    pub waiting: Option<u64>,
+    /// Share of KV blocks in use by requests.
+    pub kv_usage: Option<f64>,
+    /// When the process started; another value is another process.
+    pub process_start: Option<f64>,
+    pub events: Vec<EventEndpoint>,
+}
+
+/// Where one rank's events are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventEndpoint {
+    pub rank: u32,
+    pub events: String,
+    pub replay: Option<String>,
+    pub topic: String,
+}
+
+/// Asks engines.
+#[derive(Clone, Debug)]
+pub struct EngineProbe {
+    client: HttpClient,
+}
+
+impl EngineProbe {
+    pub fn new(patience: Duration) -> Self {
+        Self { client: HttpClient::new(patience, 8 << 20) }
+    }
+
+    /// Everything the engine at `url` tells. Only the list of models must be there.
+    pub async fn ask(&self, url: &str) -> Result<EngineFacts, HttpError> {
+        let url = url.trim_end_matches('/');
+        let mut facts = EngineFacts::default();
+        facts.read_models(&self.client.get(&format!("{url}/v1/models")).await?);
+        // TensorRT-LLM's /metrics is emptied by reading, so this one is tried first.
+        for path in ["/prometheus/metrics", "/metrics"] {
+            if let Ok(body) = self.client.get(&format!("{url}{path}")).await
+                && !body.starts_with(b"[")
+            {
+                facts.read_metrics(&String::from_utf8_lossy(&body));
+                break;
+            }
+        }
+        if let Ok(body) = self.client.get(&format!("{url}/kv_event_sources")).await {
+            facts.read_event_sources(&body, host_of(url));
+        }
+        Ok(facts)
+    }
+
+    /// Load and age alone, cheaper to ask often.
+    pub async fn load(&self, url: &str) -> Result<EngineFacts, HttpError> {
+        let body = self.client.get(&format!("{}/metrics", url.trim_end_matches('/'))).await?;
+        let mut facts = EngineFacts::default();
+        facts.read_metrics(&String::from_utf8_lossy(&body));
+        Ok(facts)
+    }
+}
+
+impl EngineFacts {
+    fn read_models(&mut self, body: &[u8]) {
+        let list: Value = serde_json::from_slice(body).unwrap_or_default();
+        for model in list["data"].as_array().into_iter().flatten() {
+            self.models.extend(model["id"].as_str().map(str::to_owned));
+            let len = model["max_model_len"].as_u64().map(|len| len as usize);
+            self.max_model_len = self.max_model_len.or(len);
+        }
+    }
+
+    fn read_metrics(&mut self, text: &str) {
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let Some((series, value)) = line.rsplit_once(' ') else { continue };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            let Ok(value) = value.parse::<f64>() else { continue };
+            match name {
+                "vllm:cache_config_info" => {
+                    self.block_size = label(labels, "block_size").and_then(|size| size.parse().ok());
+                    self.kv_blocks = label(labels, "num_gpu_blocks").and_then(|blocks| blocks.parse().ok());
+                }
+                "vllm:num_requests_running" | "sglang:num_running_reqs" | "trtllm_num_requests_running" => {
+                    self.running = Some(self.running.unwrap_or(0) + value as u64);
+                }
+                "vllm:num_requests_waiting" | "sglang:num_queue_reqs" | "trtllm_num_requests_waiting" => {
+                    self.waiting = Some(self.waiting.unwrap_or(0) + value as u64);
+                }
+                "vllm:kv_cache_usage_perc" | "sglang:token_usage" | "trtllm_kv_cache_utilization" => {
+                    self.kv_usage = Some(value);
+                }
+                "trtllm_kv_cache_max_blocks" => self.kv_blocks = Some(value as u64),
+                "process_start_time_seconds" => self.process_start = Some(value),
+                _ => {}
+            }
+        }
+    }
+
+    fn read_event_sources(&mut self, body: &[u8], host: &str) {
+        let sources: Value = serde_json::from_slice(body).unwrap_or_default();
+        for (rank, source) in sources.as_object().into_iter().flatten() {
+            let text = |field: &str| source[field].as_str().map(|endpoint| at_host(endpoint, host));
+            let (Ok(rank), Some(events)) = (rank.parse(), text("endpoint")) else { continue };
+            let topic = source["topic"].as_str().unwrap_or_default().to_owned();
+            self.events.push(EventEndpoint { rank, events, replay: text("replay_endpoint"), topic });
+        }
+        self.events.sort_by_key(|endpoint| endpoint.rank);
+    }
+}
+
+/// An engine that has bound everywhere is reached where its API is.
+fn at_host(endpoint: &str, host: &str) -> String {
+    ["tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:"]
+        .iter()
+        .find_map(|any| endpoint.strip_prefix(any))
+        .map_or_else(|| endpoint.to_owned(), |port| format!("tcp://{host}:{port}"))
+}
+
+/// The host of a URL.
+fn host_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    // An IPv6 address has colons of its own, within brackets.
+    match authority.rfind(']') {
+        Some(end) => &authority[..=end],
+        None => authority.split(':').next().unwrap_or(authority),
+    }
+}
+
+fn label<'t>(labels: &'t str, name: &str) -> Option<&'t str> {
+    let start = labels.find(&format!("{name}=\""))?;
+    // Not the end of a longer name.
+    if start > 0 && !matches!(labels.as_bytes()[start - 1], b',' | b' ') {
+        return label(&labels[start + 1..], name);
+    }
+    labels[start + name.len() + 2..].split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vllms_own_metrics_and_sources_are_understood() {
+        let mut facts = EngineFacts::default();
+        facts.read_metrics(
+            "# HELP x\nvllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",num_gpu_blocks=\"40\"} 1.0\n\
+             vllm:num_requests_running{engine=\"0\",model_name=\"a b\"} 3.0\nvllm:num_requests_running{engine=\"1\"} 2.0\n\
+             vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\nprocess_start_time_seconds 1.79e9\nodd\n",
+        );
+        assert_eq!((facts.block_size, facts.kv_blocks, facts.running), (Some(32), Some(40), Some(5)));
+        assert_eq!((facts.kv_usage, facts.process_start), (Some(0.25), Some(1.79e9)));
+        let sources = br#"{"1":{"endpoint":"tcp://*:5558","replay_endpoint":null,"topic":""},
+            "0":{"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"}}"#;
+        facts.read_event_sources(sources, "engine-0");
+        assert_eq!(facts.events[0].events, "tcp://engine-0:5557");
+        assert_eq!(facts.events[0].replay.as_deref(), Some("tcp://engine-0:5657"));
+        assert_eq!((facts.events[1].rank, &facts.events[1].replay), (1, &None));
+        facts.read_event_sources(b"not json", "x");
+        assert_eq!(host_of("http://[::1]:8000/v1"), "[::1]");
+        assert_eq!(host_of("http://h/v1"), "h");
+    }
+}
