@@ -41,7 +41,7 @@ fn servers() -> [PathBuf; 2] {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools");
     let found = [tools.join("nats-2.9/usr/sbin/nats-server"), tools.join("venv/bin/nats-server")];
     found.iter().for_each(|path| {
-        assert!(path.exists(), "{} is missing, expected it from `make setup-clients`", path.display())
+        assert!(path.exists(), "{} is missing, expected it from `make setup-clients`", path.display());
     });
     found
 }

@@ -96,8 +96,7 @@ impl Mirror {
             let mut blocks = Vec::new();
             let mut block = first;
             // As far as the path goes on alone, on this tier.
-            loop {
-                let Some(held) = self.held.get(&(tier, block)) else { break };
+            while let Some(held) = self.held.get(&(tier, block)) {
                 blocks.push(StoredBlock { id: block, hash: held.hash });
                 let before = open.len();
                 extend(&mut open, Some(block));

@@ -95,10 +95,10 @@ fn router_event(reader: &mut Reader<'_>) -> Result<RouterEvent> {
         match reader.text("router event's field")? {
             "worker_id" => worker = Some(reader.uint::<u64>("worker_id")?),
             "storage_tier" => {
-                tier = reader.optional_text("storage_tier")?.map_or(Some(Tier::Device), tier_of)
+                tier = reader.optional_text("storage_tier")?.map_or(Some(Tier::Device), tier_of);
             }
             "residency_domain" => {
-                own = reader.optional_text("residency_domain")?.is_none_or(|domain| domain == "worker")
+                own = reader.optional_text("residency_domain")?.is_none_or(|domain| domain == "worker");
             }
             "event" => event = Some(cache_event(reader)?),
             _ => reader.skip("router event")?,

@@ -458,9 +458,9 @@ impl NatsFeed {
     fn note_snapshot(&self, publisher: u64, whole: bool) {
         let report = &mut self.shared.lock().report;
         if whole {
-            report.snapshots += 1
+            report.snapshots += 1;
         } else {
-            report.failed_snapshots += 1
+            report.failed_snapshots += 1;
         }
         for rank in self.ranks.values().filter(|rank| rank.publisher == Some(publisher)) {
             rank.sink.health().replayed(whole);

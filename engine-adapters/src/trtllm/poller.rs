@@ -213,9 +213,9 @@ impl Rank {
             Some(expected) if event.event_id != expected => {
                 let health = self.sink.health();
                 if event.event_id < expected {
-                    health.restart()
+                    health.restart();
                 } else {
-                    health.gap()
+                    health.gap();
                 }
                 health.set_state(if event.event_id == 0 { FeedState::Live } else { FeedState::Partial });
                 let next = self.expected;

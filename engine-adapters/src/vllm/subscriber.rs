@@ -209,9 +209,9 @@ impl Subscriber {
             verdict => {
                 let health = self.sink.health();
                 if verdict == Verdict::Restart {
-                    health.restart()
+                    health.restart();
                 } else {
-                    health.gap()
+                    health.gap();
                 }
                 tracing::warn!(
                     worker = self.subscription.worker.instance,
@@ -275,44 +275,86 @@ impl Subscriber {
         Ok(())
     }
 
-    /// True when the replay began with the very first batch, false when later, none when it did not come.
+    /// Takes in what the engine still has. True when that began with the very first batch, false when later, none
+    /// when it did not come. A replay socket drops what its listener is too slow for, so whatever is missing in
+    /// the middle is asked for again, as long as that leads anywhere.
     async fn replay(&mut self, endpoint: &str) -> Result<Option<bool>, WrongBlockSize> {
+        let mut whole = true;
+        let mut stuck = false;
+        loop {
+            let start = self.cursor.expected();
+            match self.replay_from(endpoint, start, stuck).await? {
+                Replay::Ended { began_at } => return Ok(Some(whole && began_at == start)),
+                Replay::Silent => return Ok(None),
+                Replay::Broken { began_at } => {
+                    whole &= began_at.is_none_or(|began_at| began_at == start);
+                    let moved = self.cursor.expected() > start;
+                    if stuck && !moved {
+                        self.sink.health().failed(&format!("{endpoint}: the replay breaks off"));
+                        return Ok(None);
+                    }
+                    stuck = !moved;
+                }
+            }
+        }
+    }
+
+    /// Asks for everything from `start` on. Only when `jump` is set, or nothing is known yet, may it begin later;
+    /// what is known by then proves nothing any more.
+    async fn replay_from(
+        &mut self,
+        endpoint: &str,
+        start: u64,
+        jump: bool,
+    ) -> Result<Replay, WrongBlockSize> {
         let patience = self.subscription.replay_timeout;
         let mut socket = DealerSocket::new();
-        let request = vec![Bytes::new(), Bytes::from_static(&[0; 8])];
+        let request = vec![Bytes::new(), Bytes::copy_from_slice(&start.to_be_bytes())];
         let asked = tokio::time::timeout(patience, async {
             socket.connect(endpoint).await.ok()?;
             socket.send(ZmqMessage::try_from(request).ok()?).await.ok()
         });
         if !matches!(asked.await, Ok(Some(()))) {
             self.sink.health().failed(&format!("{endpoint}: no replay"));
-            return Ok(None);
+            return Ok(Replay::Silent);
         }
-        let mut whole = true;
-        let mut expected = None;
+        let mut began_at = None;
         loop {
             let Ok(Ok(reply)) = tokio::time::timeout(patience, socket.recv()).await else {
-                self.sink.health().failed(&format!("{endpoint}: the replay broke off"));
-                return Ok(None);
+                // Not even a first reply: an engine that does not replay.
+                return Ok(if began_at.is_none() && start == 0 {
+                    Replay::Silent
+                } else {
+                    Replay::Broken { began_at }
+                });
             };
             let frames = reply.into_vec();
             if let [.., number, _] = frames.as_slice()
                 && number.as_ref() == [0xff; 8]
             {
-                return Ok(Some(whole));
+                return Ok(Replay::Ended { began_at: began_at.unwrap_or(start) });
             }
-            let Some((number, batch)) = self.read(&frames) else {
-                whole = false;
+            // One that cannot be read is as good as missing, and stays so.
+            let Some((number, batch)) = self.read(&frames) else { continue };
+            if number < self.cursor.expected() {
                 continue;
-            };
-            // Within the buffer numbers follow each other; if not, what came before proves nothing.
-            let follows = expected.replace(number.saturating_add(1));
-            whole &= follows.unwrap_or(0) == number;
-            if follows.is_some_and(|expected| expected != number) {
+            }
+            if number > self.cursor.expected() {
+                if began_at.is_some() || !(jump || start == 0) {
+                    return Ok(Replay::Broken { began_at });
+                }
                 self.sink.forget();
             }
+            began_at.get_or_insert(number);
             self.sink.apply(&batch)?;
             self.cursor.passed(number, batch.seconds);
         }
     }
+}
+
+/// How a replay ended, and with which number it began.
+enum Replay {
+    Ended { began_at: u64 },
+    Broken { began_at: Option<u64> },
+    Silent,
 }
