@@ -2,6 +2,10 @@
 //!
 //! vLLM computes the last block of a prompt it holds whole into a new place and stores it under the same name
 //! again; each copy is removed on its own. The block is there until the last copy goes.
+//!
+//! A request can also make vLLM announce blocks again that it did not store anew (`kv_cache_report_mode`). Real copies
+//! come one block at a time, so only those are counted: one copy too few gives a block up early, one too many would
+//! claim it for ever.
 
 use hashbrown::HashMap;
 use kvlane_indexer::{EngineBlockId, Tier};

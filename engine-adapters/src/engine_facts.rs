@@ -63,9 +63,9 @@ impl EngineProbe {
         Ok(facts)
     }
 
-    /// Load and age alone, cheaper to ask often.
-    pub async fn load(&self, url: &str) -> Result<EngineFacts, HttpError> {
-        let body = self.client.get(&format!("{}/metrics", url.trim_end_matches('/'))).await?;
+    /// Load and age alone, cheaper to ask often. `path` is where the engine's metrics are.
+    pub async fn load(&self, url: &str, path: &str) -> Result<EngineFacts, HttpError> {
+        let body = self.client.get(&format!("{}{path}", url.trim_end_matches('/'))).await?;
         let mut facts = EngineFacts::default();
         facts.read_metrics(&String::from_utf8_lossy(&body));
         Ok(facts)
@@ -140,12 +140,11 @@ fn host_of(url: &str) -> &str {
 }
 
 fn label<'t>(labels: &'t str, name: &str) -> Option<&'t str> {
-    let start = labels.find(&format!("{name}=\""))?;
+    let sought = format!("{name}=\"");
     // Not the end of a longer name.
-    if start > 0 && !matches!(labels.as_bytes()[start - 1], b',' | b' ') {
-        return label(&labels[start + 1..], name);
-    }
-    labels[start + name.len() + 2..].split('"').next()
+    let begins = |at: &usize| *at == 0 || matches!(labels.as_bytes()[at - 1], b',' | b' ');
+    let start = labels.match_indices(&sought).map(|(at, _)| at).find(begins)?;
+    labels[start + sought.len()..].split('"').next()
 }
 
 #[cfg(test)]

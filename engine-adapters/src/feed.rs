@@ -8,10 +8,11 @@ mod health;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvlane_indexer::{Applied, BlockSize, EngineBlockId, EventError, Index, KvEvent, Tick, WorkerId};
+use kvlane_indexer::{Applied, BlockSize, EngineBlockId, EventError, Index, KvEvent, Tick, Tier, WorkerId};
 use tokio::time::Instant;
 
 pub use self::health::{FeedHealth, FeedReport, FeedState, LAG_BOUNDS_MS};
+use crate::bridge::Mirror;
 use crate::copies::Copies;
 use crate::translate::{Translator, WrongBlockSize};
 use crate::vllm::decode::Batch;
@@ -116,6 +117,8 @@ pub struct Sink {
     clock: FeedClock,
     translator: Translator,
     copies: Option<Copies>,
+    /// While the past is gone through again: what it comes to, so that nobody sees states that are over.
+    rebuilding: Option<Mirror>,
     health: Arc<FeedHealth>,
 }
 
@@ -128,7 +131,8 @@ impl Sink {
         health: Arc<FeedHealth>,
     ) -> Self {
         let copies = (copies == CopyRule::Counted).then(Copies::default);
-        Self { target: Box::new(target), clock, translator: Translator::new(block_size), copies, health }
+        let translator = Translator::new(block_size);
+        Self { target: Box::new(target), clock, translator, copies, rebuilding: None, health }
     }
 
     pub fn health(&self) -> &Arc<FeedHealth> {
@@ -137,10 +141,28 @@ impl Sink {
 
     /// Forgets everything known of the worker. It stays known itself, so that it can be routed to.
     pub fn forget(&mut self) {
-        self.target.forget();
+        match &mut self.rebuilding {
+            Some(mirror) => mirror.clear(),
+            None => self.target.forget(),
+        }
         self.translator.forget();
         if let Some(copies) = &mut self.copies {
             copies.clear();
+        }
+    }
+
+    /// Forgets everything, and takes what follows in aside until [`rebuilt`](Self::rebuilt).
+    pub fn rebuild(&mut self) {
+        self.rebuilding = None;
+        self.forget();
+        self.rebuilding = Some(Mirror::default());
+    }
+
+    /// What the past came to is how things stand now.
+    pub fn rebuilt(&mut self) {
+        let Some(mirror) = self.rebuilding.take() else { return };
+        for event in mirror.events() {
+            self.apply_event(event);
         }
     }
 
@@ -168,16 +190,23 @@ impl Sink {
             copies.removed(*tier, ids);
         }
         let tick = self.clock.tick();
-        let applied = match (copies.as_mut(), &event) {
-            (Some(copies), KvEvent::Stored { tier, .. }) => {
-                target.apply(&event, tick, &mut |id| copies.stored_again(*tier, id))
+        // Copies come one by one. Several blocks announced again are a full report, which stores nothing anew.
+        let counted = matches!(&event, KvEvent::Stored { blocks, .. } if blocks.len() == 1);
+        let mut held = |tier: Tier, id: EngineBlockId| {
+            if let Some(copies) = copies.as_mut().filter(|_| counted) {
+                copies.stored_again(tier, id);
             }
-            _ => target.apply(&event, tick, &mut |_| ()),
+        };
+        let tier = if let KvEvent::Stored { tier, .. } = &event { *tier } else { Tier::Device };
+        let applied = match &mut self.rebuilding {
+            Some(mirror) => event.check().map(|()| mirror.apply(&event, &mut |id| held(tier, id))),
+            None => target.apply(&event, tick, &mut |id| held(tier, id)),
         };
         if let (Some(copies), KvEvent::Cleared { .. }) = (copies, &event) {
             copies.clear();
         }
         match applied {
+            Ok(_) if self.rebuilding.is_some() => {}
             Ok(applied) => self.health.applied(&event, applied),
             Err(error) => self.health.refused(&error.to_string()),
         }

@@ -17,6 +17,9 @@ const ATTENTION: [&str; 3] = ["full_attention", "mla_attention", "sink_full_atte
 /// Salted blocks remembered per worker, for the salt of those that follow them.
 const MAX_SALTED: usize = 1 << 20;
 
+/// Groups of layers a model may have.
+const MAX_GROUPS: usize = 1024;
+
 /// Blocks that were left out, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
@@ -101,7 +104,9 @@ impl Translator {
         let attention = match &place.kind {
             Some(kind) => {
                 let attention = ATTENTION.contains(&kind.as_str());
-                self.groups.insert(group, attention);
+                if self.groups.len() < MAX_GROUPS || self.groups.contains_key(&group) {
+                    self.groups.insert(group, attention);
+                }
                 attention
             }
             None => self.groups.get(&group).copied().unwrap_or(group == 0),

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use kvlane_engine_adapters::bridge::{BridgePublisher, Engine, Outbox, OutboxTarget, Sidecar, SidecarConfig};
@@ -317,6 +318,7 @@ async fn dropped_messages_are_noticed_and_made_good() {
         outbox: outbox.clone(),
         clock: clock(),
         announcement,
+        loads: AtomicU64::new(0),
     };
     let bridge = tokio::spawn(publisher.run());
     let mut target = OutboxTarget(outbox.clone());

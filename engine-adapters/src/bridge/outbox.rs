@@ -13,6 +13,8 @@ use crate::feed::Target;
 
 /// Events in one message.
 const MESSAGE_EVENTS: usize = 128;
+/// What an event takes besides its blocks, in blocks.
+const EVENT_BLOCKS: usize = 3;
 
 #[derive(Debug, Default)]
 struct State {
@@ -80,6 +82,7 @@ impl Outbox {
         // A number left out says that something is missing.
         if std::mem::take(&mut state.dropped) {
             state.next_sequence += 1;
+            state.next_event_id += 1;
         }
         let mut events = Vec::new();
         let mut room = max_blocks.max(1);
@@ -89,7 +92,7 @@ impl Outbox {
             }
             // An event too long for one message goes in parts.
             let (first, blocks) = first_part(event, room);
-            room -= blocks;
+            room = room.saturating_sub(blocks + EVENT_BLOCKS);
             match first {
                 Some(first) => events.push(first),
                 None => events.extend(state.waiting.pop_front()),
@@ -99,6 +102,11 @@ impl Outbox {
         state.next_sequence += 1;
         state.next_event_id += events.len() as u64;
         Some(Message { sequence, first_event_id, events })
+    }
+
+    /// Whether nothing waits.
+    pub fn is_drained(&self) -> bool {
+        self.state.lock().waiting.is_empty()
     }
 
     /// Number of the next message.
@@ -153,7 +161,7 @@ pub(super) fn in_messages(events: Vec<KvEvent>, most: usize) -> Vec<Vec<KvEvent>
         loop {
             let (part, blocks) = first_part(&mut event, room.max(1));
             let last = messages.len() - 1;
-            room = room.saturating_sub(blocks);
+            room = room.saturating_sub(blocks + EVENT_BLOCKS);
             match part {
                 Some(part) => messages[last].push(part),
                 None => {
@@ -179,8 +187,10 @@ pub struct OutboxTarget(pub Arc<Outbox>);
 impl Target for OutboxTarget {
     fn forget(&mut self) {
         let mut state = self.0.state.lock();
-        state.mirror.clear();
-        self.0.push(&mut state, KvEvent::Cleared { tier: None });
+        if !state.mirror.is_empty() {
+            state.mirror.clear();
+            self.0.push(&mut state, KvEvent::Cleared { tier: None });
+        }
     }
 
     fn apply(
@@ -226,7 +236,7 @@ mod tests {
         let (next, events) = outbox.snapshot();
         assert_eq!((next, events.len(), outbox.blocks()), (2, 6, 6));
         let second = outbox.take(100).unwrap();
-        assert_eq!((second.sequence, second.first_event_id, second.events.len()), (2, 2, 2));
+        assert_eq!((second.sequence, second.first_event_id, second.events.len()), (2, 3, 2));
         assert!(outbox.take(100).is_none());
     }
 
@@ -246,7 +256,11 @@ mod tests {
         let messages: Vec<Message> = std::iter::from_fn(|| outbox.take(8150)).collect();
         let sizes: Vec<usize> =
             messages.iter().map(|message| message.events.iter().map(blocks).sum()).collect();
-        assert_eq!(sizes, [8150, 8150, 8150, 5550]);
+        assert_eq!(sizes.iter().sum::<usize>(), 30_000);
+        assert!(
+            sizes.iter().zip(&messages).all(|(blocks, message)| blocks + 3 * message.events.len() <= 8153),
+            "{sizes:?}"
+        );
         // The event that was cut goes on where its first part ended.
         let (first, second) = (messages[0].events.last().unwrap(), &messages[1].events[0]);
         let (KvEvent::Stored { blocks: head, .. }, KvEvent::Stored { parent, .. }) = (first, second) else {

@@ -1,6 +1,7 @@
 //! The bridge's NATS side: messages out, snapshots on request, its worker announced.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::{Client, HeaderMap, Message, Subscriber};
@@ -9,7 +10,7 @@ use futures_util::StreamExt;
 use kvlane_indexer::{KvEvent, WorkerId};
 use tokio::sync::watch;
 
-use super::outbox::{Outbox, in_messages};
+use super::outbox::{Message as OutMessage, Outbox, in_messages};
 use crate::dynamo::{Envelope, Subjects, encode_envelope, encode_events};
 use crate::feed::FeedClock;
 use crate::nats::{Announcement, NatsError};
@@ -25,6 +26,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 const MOST_BLOCKS: usize = 8192;
 const BLOCK_BYTES: usize = 80;
 const TOPIC: &str = "kv-events";
+/// Tells the publisher of load from that of events.
+const METRICS_PUBLISHER: u64 = 1 << 52;
 
 /// Publishes one worker until it is told to stop.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub struct BridgePublisher {
     pub clock: FeedClock,
     /// What is said of the worker; looked at before each heartbeat.
     pub announcement: watch::Receiver<Announcement>,
+    /// Messages about load so far.
+    pub loads: AtomicU64,
 }
 
 impl BridgePublisher {
@@ -52,18 +57,7 @@ impl BridgePublisher {
         loop {
             let max_blocks = self.max_blocks();
             tokio::select! {
-                message = self.outbox.next(max_blocks) => {
-                    let events = (message.first_event_id..).zip(&message.events).take(message.events.len());
-                    let payload = encode_events(self.worker, events.collect::<Vec<_>>().into_iter());
-                    let envelope = Envelope {
-                        publisher,
-                        sequence: message.sequence,
-                        published_at_ms: (self.clock.seconds() * 1e3) as u64,
-                        topic: TOPIC,
-                        payload: &payload,
-                    };
-                    self.publish(self.subjects.events(), encode_envelope(&envelope)).await;
-                }
+                message = self.outbox.next(max_blocks) => self.send(publisher, &message).await,
                 Some(request) = snapshots.next() => self.answer(&request, max_blocks).await,
                 Some(_) = roll_calls.next() => self.announce(false).await,
                 _ = heartbeat.tick() => self.announce(false).await,
@@ -75,8 +69,26 @@ impl BridgePublisher {
                 },
             }
         }
+        // What the engine's end left to say comes first.
+        while !self.outbox.is_drained() {
+            let message = self.outbox.next(self.max_blocks()).await;
+            self.send(publisher, &message).await;
+        }
         self.announce(true).await;
         self.client.flush().await.map_err(|error| NatsError::new("cannot flush", &error))
+    }
+
+    async fn send(&self, publisher: u64, message: &OutMessage) {
+        let events = (message.first_event_id..).zip(&message.events).take(message.events.len());
+        let payload = encode_events(self.worker, events.collect::<Vec<_>>().into_iter());
+        let envelope = Envelope {
+            publisher,
+            sequence: message.sequence,
+            published_at_ms: (self.clock.seconds() * 1e3) as u64,
+            topic: TOPIC,
+            payload: &payload,
+        };
+        self.publish(self.subjects.events(), encode_envelope(&envelope)).await;
     }
 
     async fn subscribe(&self, subject: String) -> Result<Subscriber, NatsError> {
@@ -84,7 +96,7 @@ impl BridgePublisher {
     }
 
     fn max_blocks(&self) -> usize {
-        (self.client.server_info().max_payload.saturating_sub(4096) / BLOCK_BYTES).clamp(1, MOST_BLOCKS)
+        (self.client.max_payload().saturating_sub(4096) / BLOCK_BYTES).clamp(1, MOST_BLOCKS)
     }
 
     async fn publish(&self, subject: String, bytes: Vec<u8>) {
@@ -121,8 +133,9 @@ impl BridgePublisher {
             let _ = (rmp::encode::write_str(to, field), rmp::encode::write_uint(to, value));
         }
         encode_envelope(&Envelope {
-            publisher,
-            sequence: 0,
+            // Numbered by itself, so under a name of its own.
+            publisher: publisher ^ METRICS_PUBLISHER,
+            sequence: self.loads.fetch_add(1, Ordering::Relaxed),
             published_at_ms: (self.clock.seconds() * 1e3) as u64,
             topic: "kv_metrics",
             payload: payload.as_slice(),

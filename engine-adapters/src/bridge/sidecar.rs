@@ -1,6 +1,7 @@
 //! The whole sidecar: finds out about its engine, listens to it, publishes, and announces it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_nats::Client;
@@ -33,6 +34,14 @@ impl Engine {
             Self::Vllm => "vllm",
             Self::Sglang => "sglang",
             Self::Trtllm => "trtllm",
+        }
+    }
+
+    /// TensorRT-LLM's other one is emptied by reading.
+    fn metrics_path(self) -> &'static str {
+        match self {
+            Self::Vllm | Self::Sglang => "/metrics",
+            Self::Trtllm => "/prometheus/metrics",
         }
     }
 }
@@ -112,6 +121,7 @@ impl Outlets {
             outbox,
             clock: self.sidecar.clock,
             announcement,
+            loads: AtomicU64::new(0),
         };
         self.tasks.spawn(async move { Ok(publisher.run().await?) });
     }
@@ -150,16 +160,19 @@ impl Sidecar {
         let restarted = sidecar.listen(&mut outlets, facts, block_size, opened)?;
         let mut tick = tokio::time::interval(PROBE_EVERY);
         let mut process_start = None;
-        loop {
+        let ended = loop {
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => break Ok(()),
                 Some((rank, outbox)) = to_publish.recv() => outlets.publish(rank, outbox),
                 Some(ended) = outlets.tasks.join_next() => {
-                    ended.unwrap_or_else(|error| Err(NatsError::new("a task of the bridge died", &error).into()))?;
+                    let ended = ended.unwrap_or_else(|error| Err(NatsError::new("a task of the bridge died", &error).into()));
+                    if ended.is_err() {
+                        break ended;
+                    }
                 }
                 _ = tick.tick() => {
                     // An engine that does not answer is seen to by its feed.
-                    let Ok(facts) = probe.load(&sidecar.config.url).await else { continue };
+                    let Ok(facts) = probe.load(&sidecar.config.url, sidecar.config.engine.metrics_path()).await else { continue };
                     if let Some(before) = process_start.replace(facts.process_start)
                         && before != facts.process_start
                     {
@@ -171,12 +184,12 @@ impl Sidecar {
                     });
                 }
             }
-        }
+        };
         // Feeds end with the set; publishers say goodbye when nobody can tell them anything any more.
         outlets.said.clear();
         let goodbyes = async { while outlets.tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(500), goodbyes).await;
-        Ok(())
+        ended
     }
 
     /// What the engine says, once it does.

@@ -106,11 +106,13 @@ fn router_event(reader: &mut Reader<'_>) -> Result<RouterEvent> {
     }
     let worker = worker.ok_or(MsgpackError::Short { what: "worker_id" })?;
     let (event_id, data, rank) = event.ok_or(MsgpackError::Short { what: "event" })?;
-    let event = tier.filter(|_| own).map(|tier| match data {
-        Data::Stored(parent, blocks) => KvEvent::Stored { tier, parent, blocks },
-        Data::Removed(ids) => KvEvent::Removed { tier, ids },
-        Data::Cleared => KvEvent::Cleared { tier: None },
-    });
+    let event = match (data, tier.filter(|_| own)) {
+        // Whatever it was about, nothing is left.
+        (Data::Cleared, _) => own.then_some(KvEvent::Cleared { tier: None }),
+        (Data::Stored(parent, blocks), Some(tier)) => Some(KvEvent::Stored { tier, parent, blocks }),
+        (Data::Removed(ids), Some(tier)) => Some(KvEvent::Removed { tier, ids }),
+        (_, None) => None,
+    };
     Ok(RouterEvent { worker: WorkerId::new(worker, rank), event_id, event })
 }
 

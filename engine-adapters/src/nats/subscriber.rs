@@ -18,6 +18,7 @@ use kvlane_indexer::{BlockSize, Index, WorkerId};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::NatsError;
 use super::announcements::{Announcement, Announcements};
@@ -87,6 +88,9 @@ pub struct NatsFeed {
     ranks: HashMap<WorkerId, Rank>,
     publishers: HashMap<u64, Publisher>,
     snapshots: (mpsc::Sender<Snapshot>, mpsc::Receiver<Snapshot>),
+    /// Snapshots asked for so far, and when the last time.
+    asked: u64,
+    last_ask: Instant,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -125,20 +129,20 @@ struct Rank {
     sink: Sink,
     /// Whose events it is fed by; none for the plain JSON of 0.9, which has no publishers.
     publisher: Option<u64>,
-    /// The last event's number, where nothing else is numbered.
+    /// The last event's number.
     last_event: Option<u64>,
+    heard: Instant,
 }
 
 #[derive(Debug)]
 enum Publisher {
     Live {
         expected: u64,
+        /// Known from its beginning, or from a snapshot.
+        whole: bool,
     },
-    /// Its snapshot was asked for, the how manieth time, and these came meanwhile.
-    Waiting {
-        attempt: u64,
-        messages: VecDeque<Bytes>,
-    },
+    /// Its snapshot was asked for, under this number, and these came meanwhile.
+    Waiting { attempt: u64, messages: VecDeque<Bytes> },
 }
 
 /// What came of asking for a snapshot.
@@ -152,6 +156,10 @@ struct Snapshot {
 
 /// How often announcements are looked through.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// A worker that nobody announces and that says nothing for this long is forgotten.
+const STRANGER_EXPIRES: Duration = Duration::from_secs(600);
+/// Between two tries to make a part of the truth whole.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// Snapshots on their way back; more wait at their senders.
 const SNAPSHOTS: usize = 16;
 
@@ -172,6 +180,8 @@ impl NatsFeed {
             ranks: HashMap::new(),
             publishers: HashMap::new(),
             snapshots: mpsc::channel(SNAPSHOTS),
+            asked: 0,
+            last_ask: Instant::now(),
             shared: Arc::default(),
         }
     }
@@ -194,21 +204,60 @@ impl NatsFeed {
         let _ = self.client.publish(self.config.subjects.roll_call(), Bytes::new()).await;
         loop {
             tokio::select! {
+                // An announcement is judged after the events that were sent before it.
+                biased;
+                Some(snapshot) = self.snapshots.1.recv() => self.restore(snapshot),
                 message = events.next() => match message {
                     Some(message) => self.hear(message.payload),
                     None => return Ok(()),
                 },
-                Some(snapshot) = self.snapshots.1.recv() => self.restore(snapshot),
                 Some(message) = announcements.next() => self.announced(&message.payload),
-                _ = housekeeping.tick() => {
-                    let gone = self.shared.lock().announcements.expire();
-                    gone.iter().for_each(|worker| tracing::warn!(worker = worker.instance, "worker is not announced any more"));
-                }
+                _ = housekeeping.tick() => self.clean_up(),
                 Ok(()) = connected.changed() => {
-                    // Whoever was missed says so with the next announcement; this asks for it now.
+                    // Whoever was missed says so with the next announcement; this asks for it now. Nobody else will.
                     let _ = self.client.publish(self.config.subjects.roll_call(), Bytes::new()).await;
+                    self.distrust_strangers();
                 }
             }
+        }
+    }
+
+    /// Workers that are gone take what was known of them along.
+    fn clean_up(&mut self) {
+        let mut gone = self.shared.lock().announcements.expire();
+        gone.iter()
+            .for_each(|worker| tracing::warn!(worker = worker.instance, "worker is not announced any more"));
+        let announced: HashSet<WorkerId> =
+            self.shared.lock().announcements.all().map(Announcement::worker).collect();
+        let silent = |rank: &Rank| rank.heard.elapsed() > STRANGER_EXPIRES;
+        let strangers =
+            self.ranks.iter().filter(|(worker, rank)| !announced.contains(*worker) && silent(rank));
+        gone.extend(strangers.map(|(worker, _)| *worker));
+        gone.iter().for_each(|worker| self.dismiss(*worker));
+    }
+
+    fn dismiss(&mut self, worker: WorkerId) {
+        let Some(rank) = self.ranks.remove(&worker) else { return };
+        self.index.forget(worker);
+        if let Some(publisher) = rank.publisher.filter(|publisher| !self.feeds_any(*publisher)) {
+            self.publishers.remove(&publisher);
+        }
+        let mut shared = self.shared.lock();
+        shared.health.remove(&worker);
+        shared.report.publishers = self.publishers.len();
+    }
+
+    fn feeds_any(&self, publisher: u64) -> bool {
+        self.ranks.values().any(|rank| rank.publisher == Some(publisher))
+    }
+
+    /// Messages may have been lost, and these publishers never say which one is next.
+    fn distrust_strangers(&mut self) {
+        let announced: HashSet<WorkerId> =
+            self.shared.lock().announcements.all().map(Announcement::worker).collect();
+        for (_, rank) in self.ranks.iter_mut().filter(|(worker, _)| !announced.contains(*worker)) {
+            rank.sink.forget();
+            rank.sink.health().set_state(FeedState::Partial);
         }
     }
 
@@ -231,19 +280,24 @@ impl NatsFeed {
             let Announcement { url, model, leaving, .. } = &announcement;
             tracing::info!(worker = announcement.worker_id, url, model, leaving, "worker announced");
         }
+        let (worker, publisher) = (announcement.worker(), announcement.publisher);
         if announcement.leaving {
+            if self.ranks.get(&worker).is_some_and(|rank| rank.publisher == Some(publisher)) {
+                self.dismiss(worker);
+            }
             return;
         }
-        let (worker, publisher) = (announcement.worker(), announcement.publisher);
-        self.adopt(worker, Some(publisher));
+        if !self.adopt(worker, Some(publisher)) {
+            return;
+        }
         match self.publishers.get(&publisher) {
             // Nothing said yet, nothing missed.
             None if announcement.next_sequence == 0 => {}
             Some(Publisher::Waiting { .. }) => {}
-            Some(Publisher::Live { expected }) if *expected >= announcement.next_sequence => {
+            Some(Publisher::Live { expected, .. }) if *expected >= announcement.next_sequence => {
                 // Its bridge can tell the rest; the last time it could not be reached.
                 let partial = |rank: &Rank| rank.sink.health().state() == FeedState::Partial;
-                if self.ranks.get(&worker).is_some_and(partial) {
+                if self.ranks.get(&worker).is_some_and(partial) && self.last_ask.elapsed() > ASK_AGAIN {
                     self.ask(publisher, None);
                 }
             }
@@ -264,24 +318,32 @@ impl NatsFeed {
 
     /// The rank is this publisher's from now on. Another one than before means that its bridge or its engine
     /// started over.
-    fn adopt(&mut self, worker: WorkerId, publisher: Option<u64>) {
-        let Self { index, config, clock, shared, .. } = self;
-        let rank = self.ranks.entry(worker).or_insert_with(|| {
-            let health = Arc::new(FeedHealth::new(worker));
-            shared.lock().health.insert(worker, health.clone());
-            let target = IndexTarget::new(index.clone(), worker);
-            let sink = Sink::new(target, config.block_size, CopyRule::Once, *clock, health);
-            Rank { sink, publisher, last_event: None }
-        });
-        if rank.publisher != publisher {
-            rank.sink.health().restart();
-            rank.sink.forget();
-            let old = std::mem::replace(&mut rank.publisher, publisher);
-            let still_used = |old: u64| self.ranks.values().any(|rank| rank.publisher == Some(old));
-            if let Some(old) = old.filter(|old| !still_used(*old)) {
-                self.publishers.remove(&old);
+    /// False when there are too many ranks already.
+    fn adopt(&mut self, worker: WorkerId, publisher: Option<u64>) -> bool {
+        if !self.ranks.contains_key(&worker) {
+            if self.ranks.len() >= self.config.max_publishers {
+                self.shared.lock().report.too_many_publishers += 1;
+                return false;
             }
+            let health = Arc::new(FeedHealth::new(worker));
+            self.shared.lock().health.insert(worker, health.clone());
+            let target = IndexTarget::new(self.index.clone(), worker);
+            let sink = Sink::new(target, self.config.block_size, CopyRule::Once, self.clock, health);
+            self.ranks.insert(worker, Rank { sink, publisher, last_event: None, heard: Instant::now() });
         }
+        let Some(rank) = self.ranks.get_mut(&worker) else { return false };
+        rank.heard = Instant::now();
+        if rank.publisher == publisher {
+            return true;
+        }
+        rank.sink.health().restart();
+        rank.sink.forget();
+        rank.last_event = None;
+        let old = std::mem::replace(&mut rank.publisher, publisher);
+        if let Some(old) = old.filter(|old| !self.feeds_any(*old)) {
+            self.publishers.remove(&old);
+        }
+        true
     }
 
     fn hear(&mut self, bytes: Bytes) {
@@ -304,11 +366,11 @@ impl NatsFeed {
                 }
                 messages.push_back(bytes);
             }
-            Some(Publisher::Live { expected }) if sequence == *expected => {
-                *expected += 1;
+            Some(Publisher::Live { expected, .. }) if sequence == *expected => {
+                *expected = expected.saturating_add(1);
                 self.take(&bytes);
             }
-            Some(Publisher::Live { expected }) if sequence < *expected => {
+            Some(Publisher::Live { expected, .. }) if sequence < *expected => {
                 let of = |rank: &&Rank| rank.publisher == Some(publisher);
                 self.ranks.values().filter(of).for_each(|rank| rank.sink.health().duplicate());
             }
@@ -320,7 +382,7 @@ impl NatsFeed {
                 self.shared.lock().report.too_many_publishers += 1;
             }
             None if sequence == 0 => {
-                self.publishers.insert(publisher, Publisher::Live { expected: 1 });
+                self.publishers.insert(publisher, Publisher::Live { expected: 1, whole: true });
                 self.shared.lock().report.publishers = self.publishers.len();
                 self.take(&bytes);
             }
@@ -346,16 +408,26 @@ impl NatsFeed {
         };
         let seconds = envelope.published_at_ms as f64 / 1e3;
         let mut heard: Option<WorkerId> = None;
+        let whole =
+            matches!(self.publishers.get(&envelope.publisher), Some(Publisher::Live { whole: true, .. }));
         for event in events {
-            self.adopt(event.worker, Some(envelope.publisher));
+            if !self.adopt(event.worker, Some(envelope.publisher)) {
+                continue;
+            }
             let Some(rank) = self.ranks.get_mut(&event.worker) else { continue };
             if heard.replace(event.worker) != Some(event.worker) {
                 rank.sink.heard(seconds, 0);
                 if rank.sink.health().state() == FeedState::Connecting {
-                    rank.sink.health().set_state(FeedState::Live);
+                    rank.sink.health().set_state(if whole { FeedState::Live } else { FeedState::Partial });
                 }
             }
-            rank.last_event = Some(event.event_id);
+            // Messages in order can still lack events, when their publisher lost some before numbering messages.
+            let last = rank.last_event.replace(event.event_id);
+            if last.is_some_and(|last| event.event_id > last.saturating_add(1)) {
+                rank.sink.health().gap();
+                rank.sink.forget();
+                rank.sink.health().set_state(FeedState::Partial);
+            }
             if let Some(event) = event.event {
                 rank.sink.apply_event(event);
             }
@@ -367,11 +439,13 @@ impl NatsFeed {
         let Some(RouterEvent { worker, event_id, event }) = decode_json_event(bytes) else {
             return self.undecodable("JSON that is no router event");
         };
-        self.adopt(worker, None);
+        if !self.adopt(worker, None) {
+            return;
+        }
         let Some(rank) = self.ranks.get_mut(&worker) else { return };
         let health = rank.sink.health().clone();
         match rank.last_event.replace(event_id) {
-            Some(last) if event_id == last || event_id == last + 1 => {}
+            Some(last) if event_id == last || event_id == last.saturating_add(1) => {}
             // From its beginning on.
             None if event_id <= 1 => health.set_state(FeedState::Live),
             last => {
@@ -394,12 +468,12 @@ impl NatsFeed {
     fn ask(&mut self, publisher: u64, message: Option<Bytes>) {
         for rank in self.ranks.values_mut().filter(|rank| rank.publisher == Some(publisher)) {
             rank.sink.forget();
+            rank.last_event = None;
             rank.sink.health().set_state(FeedState::Repairing);
         }
-        let attempt = match self.publishers.get(&publisher) {
-            Some(Publisher::Waiting { attempt, .. }) => attempt + 1,
-            _ => 0,
-        };
+        self.asked += 1;
+        self.last_ask = Instant::now();
+        let attempt = self.asked;
         self.publishers
             .insert(publisher, Publisher::Waiting { attempt, messages: message.into_iter().collect() });
         self.shared.lock().report.publishers = self.publishers.len();
@@ -428,7 +502,9 @@ impl NatsFeed {
             Some((next, events)) => {
                 let mut fresh: HashSet<WorkerId> = HashSet::new();
                 for event in events {
-                    self.adopt(event.worker, Some(publisher));
+                    if !self.adopt(event.worker, Some(publisher)) {
+                        continue;
+                    }
                     let Some(rank) = self.ranks.get_mut(&event.worker) else { continue };
                     if fresh.insert(event.worker) {
                         rank.sink.forget();
@@ -448,7 +524,7 @@ impl NatsFeed {
                 }
             },
         };
-        self.publishers.insert(publisher, Publisher::Live { expected });
+        self.publishers.insert(publisher, Publisher::Live { expected, whole });
         self.note_snapshot(publisher, whole);
         for bytes in messages {
             self.hear(bytes);

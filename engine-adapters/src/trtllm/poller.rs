@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
-use kvlane_indexer::{BlockHasher, BlockSize, EngineBlockId, KvEvent, Namespace, StoredBlock, WorkerId};
+use kvlane_indexer::{
+    BlockHasher, BlockSize, EngineBlockId, KvEvent, Namespace, StoredBlock, Tier, WorkerId,
+};
 use parking_lot::Mutex;
 
 use super::wire::{self, Block, Data, Event};
@@ -55,6 +57,8 @@ struct Rank {
     window: Option<u64>,
     /// Blocks that were not full: their removals mean nothing here.
     partial: HashSet<EngineBlockId>,
+    /// Some blocks were stored in the host's memory.
+    on_host: bool,
     left_out: LeftOut,
 }
 
@@ -194,19 +198,26 @@ impl std::fmt::Debug for Poller {
 
 impl Rank {
     fn new(sink: Sink) -> Self {
-        Self { sink, expected: None, window: None, partial: HashSet::new(), left_out: LeftOut::default() }
+        Self {
+            sink,
+            expected: None,
+            window: None,
+            partial: HashSet::new(),
+            on_host: false,
+            left_out: LeftOut::default(),
+        }
     }
 
     fn forget(&mut self) {
         self.sink.forget();
         self.partial.clear();
-        self.expected = None;
+        (self.expected, self.window) = (None, None);
     }
 
     fn take(&mut self, event: Event, block_size: BlockSize) -> Result<(), WrongBlockSize> {
         match self.expected.replace(event.event_id.saturating_add(1)) {
             // Met in mid-stream, or from its beginning on.
-            None if self.sink.health().state() == FeedState::Connecting => {
+            None => {
                 let whole = event.event_id == 0;
                 self.sink.health().set_state(if whole { FeedState::Live } else { FeedState::Partial });
             }
@@ -224,12 +235,15 @@ impl Rank {
             }
             _ => {}
         }
-        if let Data::Created {} = event.data {
-            self.window = self.window.max(event.window_size);
-            return Ok(());
+        // Layers with a sliding window come with a smaller one, and only the largest holds whole prompts.
+        if event.window_size > self.window {
+            if self.window.is_some() && !matches!(event.data, Data::Created {}) {
+                self.sink.forget();
+            }
+            self.window = event.window_size;
         }
-        if self.window.is_some() && event.window_size.is_some() && event.window_size != self.window {
-            self.left_out.other_layers += 1;
+        if event.window_size.is_some() && event.window_size != self.window {
+            self.left_out.other_layers += u64::from(!matches!(event.data, Data::Created {}));
             return Ok(());
         }
         match event.data {
@@ -239,10 +253,11 @@ impl Rank {
             Data::Removed { block_hashes } => {
                 let mut ids: Vec<EngineBlockId> = block_hashes.iter().map(wire::Name::id).collect();
                 ids.retain(|id| !self.partial.remove(id));
-                // Whichever memory it was in last.
-                for tier in [kvlane_indexer::Tier::Device, kvlane_indexer::Tier::Host] {
-                    self.sink.apply_event(KvEvent::Removed { tier, ids: ids.clone() });
+                if self.on_host {
+                    // Whichever memory it was in last.
+                    self.sink.apply_event(KvEvent::Removed { tier: Tier::Host, ids: ids.clone() });
                 }
+                self.sink.apply_event(KvEvent::Removed { tier: Tier::Device, ids });
             }
             // A block that moves takes what follows it along only by name, so here it is gone: less, never more.
             Data::Updated { block_hash, cache_level: Some(moved) } if moved.old_value != moved.new_value => {
@@ -290,7 +305,7 @@ impl Rank {
                 }
                 break;
             }
-            if !same || !block.mm_keys.is_empty() {
+            if block.has_media() || !same {
                 self.left_out.media += 1;
                 break;
             }
@@ -298,6 +313,7 @@ impl Rank {
             kept.extend(hasher.blocks(&tokens).map(|hash| StoredBlock { id: block.block_hash.id(), hash }));
         }
         if !kept.is_empty() {
+            self.on_host |= tier == Tier::Host;
             self.sink.apply_event(KvEvent::Stored { tier, parent, blocks: kept });
         }
         Ok(())

@@ -49,14 +49,24 @@ pub struct Block {
     pub cache_salt: Option<String>,
     /// Set when the block holds media.
     #[serde(default)]
-    pub mm_keys: Vec<serde_json::Value>,
+    pub mm_keys: Option<Vec<serde_json::Value>>,
     #[serde(default)]
     pub lora_id: Option<i64>,
+}
+
+impl Block {
+    pub(super) fn has_media(&self) -> bool {
+        self.mm_keys.as_ref().is_some_and(|keys| !keys.is_empty())
+            || self.tokens.iter().any(|token| token.token_extra_id != 0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Token {
     pub token_id: TokenId,
+    /// Set where the token stands for media.
+    #[serde(default)]
+    pub token_extra_id: u64,
 }
 
 /// From one kind of memory to another.

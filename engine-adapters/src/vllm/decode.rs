@@ -172,10 +172,12 @@ impl Stored {
             if reader.nil(WHAT)? {
                 continue;
             }
+            let mut adapter = self.lora_name.as_deref();
             for _ in 0..reader.array(WHAT)? {
                 let text = if reader.kind(WHAT)? == Kind::Text { Some(reader.text(WHAT)?) } else { None };
                 match text {
-                    Some(key) if Some(key) == self.lora_name.as_deref() => {}
+                    // Once: a salt may be called the same.
+                    Some(key) if adapter.is_some_and(|adapter| adapter == key) => adapter = None,
                     Some(key) if at == 0 && self.extra.cache_salt.is_none() && !is_digest(key) => {
                         self.extra.cache_salt = Some(key.to_owned());
                     }

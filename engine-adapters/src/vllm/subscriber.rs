@@ -163,8 +163,8 @@ impl Subscriber {
         }
         *pause = FIRST_PAUSE;
         if self.subscription.bind_address().is_some() {
-            // Nobody may be there yet; the first message or the first to come starts the repair.
-            self.sink.health().set_state(FeedState::Live);
+            // Nobody may be there yet; whoever comes starts the repair.
+            self.sink.health().set_state(FeedState::Partial);
         } else if let Err(error) = self.repair().await {
             return error.into();
         }
@@ -176,14 +176,19 @@ impl Subscriber {
                         self.sink.health().disconnected();
                         return Ended::Disconnected;
                     }
+                    // An engine has come to us: what it said before can be had.
+                    Some(SocketEvent::Accepted(..)) if self.subscription.replay.is_some() => {
+                        if let Err(error) = self.repair().await {
+                            return error.into();
+                        }
+                    }
                     Some(_) => {}
                     None => return Ended::Disconnected,
                 },
                 () = self.restarted.notified() => {
+                    // The connection may still be to the old process, which will never say so.
                     self.sink.health().restart();
-                    if let Err(error) = self.repair().await {
-                        return error.into();
-                    }
+                    return Ended::Disconnected;
                 }
                 message = socket.recv() => match message {
                     Ok(message) => {
@@ -200,6 +205,13 @@ impl Subscriber {
     /// One message: `[topic, number, batch]`.
     async fn hear(&mut self, frames: &[Bytes]) -> Result<(), WrongBlockSize> {
         let Some((number, batch)) = self.read(frames) else { return Ok(()) };
+        let Some(batch) = batch else {
+            // Whatever it took away is not known, and a replay would bring the same bytes.
+            self.sink.forget();
+            self.cursor.passed(number, 0.0);
+            self.sink.health().set_state(FeedState::Partial);
+            return Ok(());
+        };
         match self.cursor.judge(number, batch.seconds) {
             Verdict::Next => {}
             Verdict::Duplicate => {
@@ -220,11 +232,16 @@ impl Subscriber {
                     "KV events lost"
                 );
                 self.repair().await?;
-                if self.cursor.judge(number, batch.seconds) == Verdict::Duplicate {
-                    return Ok(());
+                match self.cursor.judge(number, batch.seconds) {
+                    Verdict::Next if number == 0 => self.sink.health().set_state(FeedState::Live),
+                    Verdict::Next => {}
+                    Verdict::Duplicate => return Ok(()),
+                    // What the replay did not have, nobody has.
+                    Verdict::Gap { .. } | Verdict::Restart => {
+                        self.sink.forget();
+                        self.sink.health().set_state(FeedState::Partial);
+                    }
                 }
-                // What the replay did not have, nobody has.
-                self.sink.health().set_state(FeedState::Partial);
             }
         }
         self.sink.apply(&batch)?;
@@ -232,8 +249,9 @@ impl Subscriber {
         Ok(())
     }
 
-    /// A message's number and batch, read from its end; none when it cannot be read.
-    fn read(&self, frames: &[Bytes]) -> Option<(u64, decode::Batch)> {
+    /// A message's number and batch, read from its end. None when it is no such message, no batch when that cannot
+    /// be read.
+    fn read(&self, frames: &[Bytes]) -> Option<(u64, Option<decode::Batch>)> {
         let health = self.sink.health();
         let [.., number, batch] = frames else {
             health.undecodable(&format!(
@@ -246,27 +264,29 @@ impl Subscriber {
             health.undecodable(&format!("number has {} bytes, expected 8", number.len()));
             return None;
         };
-        match decode::batch(batch) {
-            Ok(batch) => Some((u64::from_be_bytes(number), batch)),
-            Err(error) => {
-                // Its number counts as missing, so that the next message starts a repair.
-                health.undecodable(&error.to_string());
-                None
-            }
-        }
+        let batch = decode::batch(batch).map_err(|error| health.undecodable(&error.to_string()));
+        Some((u64::from_be_bytes(number), batch.ok()))
     }
 
     /// Forgets the worker and takes in all that the engine still has buffered.
     async fn repair(&mut self) -> Result<(), WrongBlockSize> {
         self.sink.health().set_state(FeedState::Repairing);
-        self.sink.forget();
         self.cursor.reset();
-        let Some(endpoint) = self.subscription.replay.clone() else {
-            self.sink.health().set_state(FeedState::Partial);
-            return Ok(());
+        self.sink.rebuild();
+        let whole = match self.subscription.replay.clone() {
+            Some(endpoint) => {
+                let whole = self.replay(&endpoint).await?;
+                self.sink.health().replayed(whole.is_some());
+                whole
+            }
+            None => None,
         };
-        let whole = self.replay(&endpoint).await?;
-        self.sink.health().replayed(whole.is_some());
+        if whole.is_none() {
+            // A part of the past proves nothing: what came after it may have taken it away.
+            self.sink.forget();
+            self.cursor.reset();
+        }
+        self.sink.rebuilt();
         self.sink.health().set_state(match whole {
             Some(true) => FeedState::Live,
             // The first batches are gone from the buffer, or the engine did not answer.
@@ -334,11 +354,17 @@ impl Subscriber {
             {
                 return Ok(Replay::Ended { began_at: began_at.unwrap_or(start) });
             }
-            // One that cannot be read is as good as missing, and stays so.
             let Some((number, batch)) = self.read(&frames) else { continue };
             if number < self.cursor.expected() {
                 continue;
             }
+            let Some(batch) = batch else {
+                // What it took away is not known, so what came before proves nothing.
+                self.sink.forget();
+                self.cursor.passed(number, 0.0);
+                began_at.get_or_insert(u64::MAX);
+                continue;
+            };
             if number > self.cursor.expected() {
                 if began_at.is_some() || !(jump || start == 0) {
                     return Ok(Replay::Broken { began_at });
