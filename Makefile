@@ -6,13 +6,14 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients demo test bench bench-peer lint fmt clean
+.PHONY: help setup setup-clients demo test bench bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        the index at work, then a simulated deployment: round robin beside KV-aware routing"
 	@echo "make test        checks formatting and lints, runs every test"
 	@echo "make bench       criterion benches of hashing and the index, and a reader beside a writer"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
+	@echo "make fuzz        random bytes at every decoder (needs cargo-fuzz)"
 	@echo "make lint        formatting, clippy, licences"
 
 # Rust comes by rustup (see rust-toolchain.toml for the version); everything else comes with cargo.
@@ -63,6 +64,12 @@ lint: setup $(DENY)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	$(DENY) check licenses bans sources
+
+# Needs cargo-fuzz and a C++ compiler; a million inputs for each decoder of what comes from outside.
+fuzz:
+	cd engine-adapters && python3 fuzz/seeds.py
+	cd engine-adapters && for target in vllm_batch dynamo_message trtllm_events; do \
+		$(CARGO) fuzz run --sanitizer none $$target -- -runs=1000000 || exit 1; done
 
 fmt:
 	$(CARGO) fmt --all

@@ -59,6 +59,8 @@ impl EngineProbe {
         }
         if let Ok(body) = self.client.get(&format!("{url}/kv_event_sources")).await {
             facts.read_event_sources(&body, host_of(url));
+        } else if let Ok(body) = self.client.get(&format!("{url}/server_info")).await {
+            facts.read_sglang_info(&body, host_of(url));
         }
         Ok(facts)
     }
@@ -120,6 +122,30 @@ impl EngineFacts {
     }
 }
 
+/// Ranks that are believed of an engine.
+const MAX_RANKS: u64 = 1024;
+
+impl EngineFacts {
+    /// SGLang names a first port and how many ranks there are.
+    fn read_sglang_info(&mut self, body: &[u8], host: &str) {
+        let info: Value = serde_json::from_slice(body).unwrap_or_default();
+        let events = &info["kv_events"];
+        let Some(first) = events["endpoint_port_base"].as_u64().and_then(|port| u16::try_from(port).ok())
+        else {
+            return;
+        };
+        let bound = events["endpoint_host"].as_str().unwrap_or("*");
+        let topic = events["topic"].as_str().unwrap_or_default();
+        self.block_size =
+            self.block_size.or(events["block_size"].as_u64().and_then(|size| u32::try_from(size).ok()));
+        let ranks = events["dp_size"].as_u64().unwrap_or(1).clamp(1, MAX_RANKS) as u16;
+        for (rank, port) in (0..u32::from(ranks)).zip(first..) {
+            let events = at_host(&format!("tcp://{bound}:{port}"), host);
+            self.events.push(EventEndpoint { rank, events, replay: None, topic: topic.to_owned() });
+        }
+    }
+}
+
 /// An engine that has bound everywhere is reached where its API is.
 fn at_host(endpoint: &str, host: &str) -> String {
     ["tcp://*:", "tcp://0.0.0.0:", "tcp://[::]:"]
@@ -168,6 +194,13 @@ mod tests {
         assert_eq!(facts.events[0].replay.as_deref(), Some("tcp://engine-0:5657"));
         assert_eq!((facts.events[1].rank, &facts.events[1].replay), (1, &None));
         facts.read_event_sources(b"not json", "x");
+        let mut sglang = EngineFacts::default();
+        sglang.read_sglang_info(
+            br#"{"kv_events": {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 6000, "topic": "t", "block_size": 64, "dp_size": 2}}"#,
+            "engine-1",
+        );
+        assert_eq!((sglang.block_size, sglang.events.len()), (Some(64), 2));
+        assert_eq!(sglang.events[1].events, "tcp://engine-1:6001");
         assert_eq!(host_of("http://[::1]:8000/v1"), "[::1]");
         assert_eq!(host_of("http://h/v1"), "h");
     }

@@ -309,6 +309,25 @@ async fn more_than_a_slow_listener_can_take_is_made_good() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_past_that_is_over_is_never_shown() {
+    let mut libzmq = Libzmq::start();
+    libzmq.open(1000, 100_000);
+    // Three thousand blocks came and went, ten stayed.
+    libzmq.publish(0, 3000, false);
+    libzmq.tell(&json!({"do": "remove", "first": 10, "count": 2990}));
+    for _ in 0..3 {
+        let listening = Listening::start(libzmq.subscription());
+        let mut most = 0;
+        // Looked at all the time, from before it connects until after it is live.
+        while listening.health.state() != FeedState::Live {
+            most = most.max(listening.blocks());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((most.max(listening.blocks()), listening.blocks()), (10, 10));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_buffer_that_does_not_reach_back_leaves_less_and_says_so() {
     let mut libzmq = Libzmq::start();
     libzmq.open(1000, 5);

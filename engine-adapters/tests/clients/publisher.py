@@ -43,6 +43,13 @@ class Publisher:
             if not lost:
                 self.events.send_multipart([b"kv", number, payload])
 
+    def remove(self, first, count):
+        """Each batch removes one block, numbered and buffered, and not sent."""
+        for name in range(first, first + count):
+            event = {"type": "BlockRemoved", "block_hashes": [name], "medium": "GPU"}
+            self.buffer.append((struct.pack(">Q", self.number), msgpack.packb([time.time(), [event], 0])))
+            self.number += 1
+
     def answer(self):
         while self.replay.poll(0):
             who, _, start = self.replay.recv_multipart()
@@ -75,6 +82,8 @@ def main():
             publisher = Publisher(**command)
         elif kind == "publish":
             publisher.publish(**command)
+        elif kind == "remove":
+            publisher.remove(**command)
         elif kind == "close":
             publisher.close()
             publisher = None
