@@ -54,7 +54,7 @@ bench: setup
 	$(CARGO) bench --locked -p kvlane-benches
 
 bench-peer: setup
-	$(CARGO) test --locked --release -p kvlane-benches --features peer --test peer_hashes
+	$(CARGO) test --locked --release -p kvlane-benches --features peer --test peer_hashes --test peer_events
 	$(CARGO) bench --locked -p kvlane-benches --features peer --bench beside
 
 $(DENY):

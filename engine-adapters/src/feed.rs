@@ -64,21 +64,6 @@ pub trait Target: Send + Sync + std::fmt::Debug {
     ) -> Result<Applied, EventError>;
 }
 
-impl Target for Box<dyn Target> {
-    fn forget(&mut self) {
-        (**self).forget();
-    }
-
-    fn apply(
-        &mut self,
-        event: &KvEvent,
-        tick: Tick,
-        held: &mut dyn FnMut(EngineBlockId),
-    ) -> Result<Applied, EventError> {
-        (**self).apply(event, tick, held)
-    }
-}
-
 /// One worker's part of the index.
 #[derive(Clone, Debug)]
 pub struct IndexTarget {
@@ -124,7 +109,7 @@ pub struct Sink {
 
 impl Sink {
     pub fn new(
-        target: impl Target + 'static,
+        target: Box<dyn Target>,
         block_size: BlockSize,
         copies: CopyRule,
         clock: FeedClock,
@@ -132,7 +117,7 @@ impl Sink {
     ) -> Self {
         let copies = (copies == CopyRule::Counted).then(Copies::default);
         let translator = Translator::new(block_size);
-        Self { target: Box::new(target), clock, translator, copies, rebuilding: None, health }
+        Self { target, clock, translator, copies, rebuilding: None, health }
     }
 
     pub fn health(&self) -> &Arc<FeedHealth> {

@@ -15,6 +15,7 @@ pub mod model;
 mod msgpack;
 pub mod nats;
 pub mod openai;
+pub mod process;
 pub mod sim;
 pub mod translate;
 pub mod trtllm;

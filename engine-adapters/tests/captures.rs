@@ -44,7 +44,8 @@ fn replay(recording: &str, copies: CopyRule) -> Replayed {
         .unwrap()
         .block_on(async { FeedClock::starting(Duration::from_secs(1_794_701_000)) });
     let health = Arc::new(FeedHealth::new(WORKER));
-    let sink = Sink::new(IndexTarget::new(index.clone(), WORKER), block_size(), copies, clock, health);
+    let sink =
+        Sink::new(Box::new(IndexTarget::new(index.clone(), WORKER)), block_size(), copies, clock, health);
     let mut replayed = Replayed { right: 0, wrong: Vec::new(), restarts: 0, sink };
     let mut cursor = EventCursor::default();
     let mut first = true;

@@ -2,9 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a command line program")]
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
@@ -12,9 +10,8 @@ use kvlane_engine_adapters::bridge::{Engine, Sidecar, SidecarConfig};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::engine_facts::EventEndpoint;
 use kvlane_engine_adapters::feed::FeedClock;
-use kvlane_engine_adapters::nats;
+use kvlane_engine_adapters::{nats, process};
 use kvlane_indexer::BlockSize;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Publishes one engine's KV events on NATS, answers snapshot requests, and announces the engine to routers.
@@ -76,13 +73,7 @@ enum Dialect {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    process::log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(cli))) {
         Ok(()) => ExitCode::SUCCESS,
@@ -126,15 +117,13 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         client,
         connected,
         subjects: Subjects::new(&scope),
-        clock: FeedClock::starting(since_1970()),
+        clock: FeedClock::starting(process::since_1970()),
     };
     let stop = CancellationToken::new();
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stopping = stop.clone();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        if let Err(error) = process::asked_to_stop().await {
+            tracing::error!(%error, "signals cannot be heard");
         }
         stopping.cancel();
     });
@@ -143,8 +132,3 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
 
 /// Dynamo's ids fit into what JavaScript can count to, and so do ours.
 const ID_BITS: u64 = (1 << 53) - 1;
-
-#[allow(clippy::disallowed_methods, reason = "the edge of the process, where wall time comes in")]
-fn since_1970() -> Duration {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
-}

@@ -2,20 +2,18 @@
 
 #![allow(clippy::print_stderr, reason = "a command line program")]
 
-use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
+use kvlane_engine_adapters::process;
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::{EventOptions, Worker, WorkerOptions};
 use kvlane_engine_adapters::vllm::publisher::{Endpoint, PublisherConfig};
 use kvlane_engine_adapters::vllm::wire::{Encoder, Naming, Spelling};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Simulated LLM engines that behave like vLLM: continuous batching over a finite prefix cache, OpenAI's API,
@@ -126,13 +124,7 @@ fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
-        )
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    process::log_to_stderr();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let result = runtime.context("no runtime").and_then(|runtime| runtime.block_on(run(&cli)));
     match result {
@@ -151,7 +143,7 @@ async fn run(cli: &Cli) -> anyhow::Result<()> {
     for number in 0..cli.workers {
         let options = cli.options(number)?;
         let (name, engine) = (options.name.clone(), options.calibration.name.clone());
-        let worker = Worker::start(options, since_1970(), stop.clone()).await?;
+        let worker = Worker::start(options, process::since_1970(), stop.clone()).await?;
         tracing::info!(
             worker = name,
             engine,
@@ -163,15 +155,13 @@ async fn run(cli: &Cli) -> anyhow::Result<()> {
         );
         workers.push(worker);
     }
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let all_dead = async {
         for worker in &workers {
             worker.stopped().await;
         }
     };
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        asked = process::asked_to_stop() => asked?,
         () = all_dead => anyhow::bail!("every worker was killed by a fault switch"),
     }
     stop.cancel();
@@ -179,11 +169,6 @@ async fn run(cli: &Cli) -> anyhow::Result<()> {
         worker.stopped().await;
     }
     Ok(())
-}
-
-#[allow(clippy::disallowed_methods, reason = "the edge of the process, where wall time comes in")]
-fn since_1970() -> Duration {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Cli {

@@ -327,7 +327,7 @@ impl NatsFeed {
             }
             let health = Arc::new(FeedHealth::new(worker));
             self.shared.lock().health.insert(worker, health.clone());
-            let target = IndexTarget::new(self.index.clone(), worker);
+            let target = Box::new(IndexTarget::new(self.index.clone(), worker));
             let sink = Sink::new(target, self.config.block_size, CopyRule::Once, self.clock, health);
             self.ranks.insert(worker, Rank { sink, publisher, last_event: None, heard: Instant::now() });
         }

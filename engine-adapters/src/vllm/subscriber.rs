@@ -103,7 +103,7 @@ impl Subscriber {
     pub fn new(subscription: Subscription, target: impl Target + 'static, clock: FeedClock) -> Self {
         let Subscription { worker, block_size, dialect, .. } = subscription;
         let health = Arc::new(FeedHealth::new(worker));
-        let sink = Sink::new(target, block_size, dialect.copies(), clock, health);
+        let sink = Sink::new(Box::new(target), block_size, dialect.copies(), clock, health);
         Self { sink, subscription, cursor: EventCursor::default(), restarted: Arc::default() }
     }
 
