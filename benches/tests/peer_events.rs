@@ -5,7 +5,9 @@
 #![cfg(feature = "peer")]
 #![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
 
-use dynamo_kv_router::protocols::{KvCacheEventData, ResidencyDomain, RouterEvent, StorageTier, WireResidencyDomain};
+use dynamo_kv_router::protocols::{
+    KvCacheEventData, ResidencyDomain, RouterEvent, StorageTier, WireResidencyDomain,
+};
 use fixtures::random::Random;
 use kvlane_engine_adapters::dynamo::{decode_events, decode_json_event, encode_events};
 use kvlane_indexer::{BlockHash, KvEvent, StoredBlock, Tier, WorkerId};
@@ -17,11 +19,21 @@ fn events(random: &mut Random) -> Vec<KvEvent> {
             let tier = tiers[random.below(3) as usize];
             match random.below(8) {
                 0 => KvEvent::Cleared { tier: None },
-                1..4 => KvEvent::Removed { tier, ids: (0..random.below(9)).map(|_| random.next().into()).collect() },
+                1..4 => KvEvent::Removed {
+                    tier,
+                    ids: (0..random.below(9)).map(|_| random.next().into()).collect(),
+                },
                 _ => {
-                    let block = |random: &mut Random| StoredBlock { id: random.next().into(), hash: BlockHash(random.next()) };
+                    let block = |random: &mut Random| StoredBlock {
+                        id: random.next().into(),
+                        hash: BlockHash(random.next()),
+                    };
                     let parent = (random.below(2) == 0).then(|| random.next().into());
-                    KvEvent::Stored { tier, parent, blocks: (0..random.below(9)).map(|_| block(random)).collect() }
+                    KvEvent::Stored {
+                        tier,
+                        parent,
+                        blocks: (0..random.below(9)).map(|_| block(random)).collect(),
+                    }
                 }
             }
         })
@@ -52,8 +64,10 @@ fn both_sides_read_each_other() {
                     };
                     assert_eq!(theirs.storage_tier, expected);
                     assert_eq!(data.parent_hash.map(|hash| hash.0), parent.map(|id| id.to_u64()));
-                    let found: Vec<(u64, u64)> = data.blocks.iter().map(|block| (block.block_hash.0, block.tokens_hash.0)).collect();
-                    let expected: Vec<(u64, u64)> = blocks.iter().map(|block| (block.id.to_u64(), block.hash.0)).collect();
+                    let found: Vec<(u64, u64)> =
+                        data.blocks.iter().map(|block| (block.block_hash.0, block.tokens_hash.0)).collect();
+                    let expected: Vec<(u64, u64)> =
+                        blocks.iter().map(|block| (block.id.to_u64(), block.hash.0)).collect();
                     assert_eq!(found, expected);
                 }
                 (KvCacheEventData::Removed(data), KvEvent::Removed { ids, .. }) => {
@@ -68,7 +82,10 @@ fn both_sides_read_each_other() {
         // And back: as a batch, as single events (up to 1.3), and as the JSON of 0.9.
         let back = decode_events(&rmp_serde::to_vec_named(&theirs).unwrap()).unwrap();
         for (at, (theirs, back)) in theirs.iter().zip(&back).enumerate() {
-            assert_eq!((back.worker, back.event_id, back.event.as_ref()), (worker, case + at as u64, Some(&events[at])));
+            assert_eq!(
+                (back.worker, back.event_id, back.event.as_ref()),
+                (worker, case + at as u64, Some(&events[at]))
+            );
             let single = decode_events(&rmp_serde::to_vec_named(theirs).unwrap()).unwrap();
             assert_eq!(single.as_slice(), std::slice::from_ref(back));
             if theirs.storage_tier == StorageTier::Device {

@@ -80,6 +80,8 @@ pub enum SidecarError {
 /// How often the engine is asked how it is.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 const PROBE_PATIENCE: Duration = Duration::from_secs(5);
+/// Questions without an answer after which the engine counts as gone.
+const MOST_UNANSWERED: u32 = 3;
 
 /// A sidecar about to run.
 #[derive(Debug)]
@@ -160,6 +162,7 @@ impl Sidecar {
         let restarted = sidecar.listen(&mut outlets, facts, block_size, opened)?;
         let mut tick = tokio::time::interval(PROBE_EVERY);
         let mut process_start = None;
+        let mut unanswered = 0;
         let ended = loop {
             tokio::select! {
                 () = stop.cancelled() => break Ok(()),
@@ -171,8 +174,17 @@ impl Sidecar {
                     }
                 }
                 _ = tick.tick() => {
-                    // An engine that does not answer is seen to by its feed.
-                    let Ok(facts) = probe.load(&sidecar.config.url, sidecar.config.engine.metrics_path()).await else { continue };
+                    let path = sidecar.config.engine.metrics_path();
+                    let Ok(facts) = probe.load(&sidecar.config.url, path).await else {
+                        // A host that vanished leaves connections open that nobody will ever close.
+                        unanswered += 1;
+                        if unanswered == MOST_UNANSWERED {
+                            tracing::warn!(url = sidecar.config.url, "the engine does not answer, its feed is dropped");
+                            restarted.iter().for_each(|restarted| restarted.notify_one());
+                        }
+                        continue;
+                    };
+                    unanswered = 0;
                     if let Some(before) = process_start.replace(facts.process_start)
                         && before != facts.process_start
                     {
