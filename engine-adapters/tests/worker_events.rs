@@ -20,7 +20,7 @@ async fn subscribe(to: SocketAddr) -> SubSocket {
     socket.subscribe("").await.unwrap();
     socket.connect(&format!("tcp://{to}")).await.unwrap();
     // A subscription takes effect when the publisher has read it.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
     socket
 }
 

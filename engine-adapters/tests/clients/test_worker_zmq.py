@@ -24,12 +24,16 @@ def subscribe(context, worker, topic=b""):
     socket.connect(f"tcp://127.0.0.1:{worker.events_port}")
     assert monitor.poll(PATIENCE_MS), "no handshake"
     socket.disable_monitor()
-    # The handshake is done; the subscription message follows it.
-    worker.complete([4000], max_tokens=40)
-    while True:
-        topic, number, batch = receive(socket)
-        if any(event_kind(event) == "BlockStored" for event in batch[1]):
-            return socket, number
+    # The handshake is done; the subscription follows it, and until it is there nothing is heard.
+    for attempt in range(100):
+        worker.complete([3000 + attempt] * 33)
+        if socket.poll(100):
+            break
+    number = None
+    while socket.poll(300):
+        _, number, _ = receive(socket)
+    assert number is not None, "nothing is heard"
+    return socket, number
 
 
 def receive(socket):
