@@ -30,6 +30,10 @@ pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response<Body>
     }
 }
 
+pub(super) fn ok(value: &impl Serialize) -> Response<Body> {
+    json(StatusCode::OK, value)
+}
+
 /// What the framework under vLLM answers for a path or method it does not know.
 pub(super) fn detail(status: StatusCode, detail: &str) -> Response<Body> {
     json(status, &json!({"detail": detail}))
