@@ -158,7 +158,10 @@ impl Sink {
 
     /// Takes a batch in.
     pub fn apply(&mut self, batch: &Batch) -> Result<(), WrongBlockSize> {
-        self.heard(batch.seconds, batch.unknown as u64);
+        // What is gone through again is old, and says nothing of how late events come.
+        if self.rebuilding.is_none() {
+            self.heard(batch.seconds, batch.unknown as u64);
+        }
         for event in &batch.events {
             if let Some(event) = self.translator.translate(event)? {
                 self.apply_event(event);
