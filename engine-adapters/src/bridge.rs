@@ -12,4 +12,4 @@ mod sidecar;
 pub use self::mirror::Mirror;
 pub use self::outbox::{Outbox, OutboxTarget};
 pub use self::publisher::{BridgePublisher, SNAPSHOT_CHUNK, SNAPSHOT_NEXT};
-pub use self::sidecar::{Engine, Sidecar, SidecarConfig, SidecarError};
+pub use self::sidecar::{Sidecar, SidecarConfig, SidecarError};

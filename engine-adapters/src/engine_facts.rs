@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::http_client::{HttpClient, HttpError};
@@ -9,8 +10,8 @@ use crate::http_client::{HttpClient, HttpError};
 /// As much as the engine says; engines and versions differ.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineFacts {
-    /// Names requests may use, the base model first.
-    pub models: Vec<String>,
+    /// What requests may ask for, the base model first.
+    pub models: Vec<ServedModel>,
     pub max_model_len: Option<usize>,
     pub block_size: Option<u32>,
     pub kv_blocks: Option<u64>,
@@ -21,6 +22,60 @@ pub struct EngineFacts {
     /// When the process started; another value is another process.
     pub process_start: Option<f64>,
     pub events: Vec<EventEndpoint>,
+    /// What its metrics' names give away.
+    pub engine: Option<Engine>,
+    /// Where its Prometheus metrics are, if anywhere.
+    pub metrics_path: Option<&'static str>,
+}
+
+/// A name requests may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedModel {
+    pub name: String,
+    /// The path or repository it was loaded from.
+    pub root: Option<String>,
+    /// The model it is an adapter of.
+    pub parent: Option<String>,
+}
+
+/// Dynamo's ids fit into what JavaScript can count to, and so do ours.
+pub const ID_BITS: u64 = (1 << 53) - 1;
+
+/// The number a worker goes by when nobody gave it one.
+pub fn instance_of(url: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(url.trim_end_matches('/').as_bytes()) & ID_BITS
+}
+
+/// Whose dialect an engine speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    #[default]
+    Vllm,
+    Sglang,
+    Trtllm,
+}
+
+impl Engine {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Trtllm => "trtllm",
+        }
+    }
+
+    /// TensorRT-LLM's other one is emptied by reading.
+    pub fn metrics_path(self) -> &'static str {
+        match self {
+            Self::Vllm | Self::Sglang => "/metrics",
+            Self::Trtllm => "/prometheus/metrics",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Vllm, Self::Sglang, Self::Trtllm].into_iter().find(|engine| engine.name() == name)
+    }
 }
 
 /// Where one rank's events are.
@@ -53,6 +108,7 @@ impl EngineProbe {
             if let Ok(body) = self.client.get(&format!("{url}{path}")).await
                 && !body.starts_with(b"[")
             {
+                facts.metrics_path = Some(path);
                 facts.read_metrics(&String::from_utf8_lossy(&body));
                 break;
             }
@@ -63,6 +119,11 @@ impl EngineProbe {
             facts.read_sglang_info(&body, host_of(url));
         }
         Ok(facts)
+    }
+
+    /// Whether the engine says it is well.
+    pub async fn alive(&self, url: &str) -> Result<(), HttpError> {
+        self.client.get(&format!("{}/health", url.trim_end_matches('/'))).await.map(drop)
     }
 
     /// Load and age alone, cheaper to ask often. `path` is where the engine's metrics are.
@@ -78,7 +139,9 @@ impl EngineFacts {
     fn read_models(&mut self, body: &[u8]) {
         let list: Value = serde_json::from_slice(body).unwrap_or_default();
         for model in list["data"].as_array().into_iter().flatten() {
-            self.models.extend(model["id"].as_str().map(str::to_owned));
+            let text = |field: &str| model[field].as_str().map(str::to_owned);
+            let served = |name| ServedModel { name, root: text("root"), parent: text("parent") };
+            self.models.extend(text("id").map(served));
             let len = model["max_model_len"].as_u64().map(|len| len as usize);
             self.max_model_len = self.max_model_len.or(len);
         }
@@ -89,6 +152,16 @@ impl EngineFacts {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
             let (name, labels) = series.split_once('{').unwrap_or((series, ""));
             let Ok(value) = value.parse::<f64>() else { continue };
+            let engine = match name.split([':', '_']).next() {
+                Some("vllm") => Some(Engine::Vllm),
+                Some("sglang") => Some(Engine::Sglang),
+                Some("trtllm") => Some(Engine::Trtllm),
+                _ => None,
+            };
+            // Simulated workers have names of several.
+            if engine == Some(Engine::Vllm) || self.engine.is_none() {
+                self.engine = engine.or(self.engine);
+            }
             match name {
                 "vllm:cache_config_info" => {
                     self.block_size = label(labels, "block_size").and_then(|size| size.parse().ok());
@@ -187,6 +260,13 @@ mod tests {
         );
         assert_eq!((facts.block_size, facts.kv_blocks, facts.running), (Some(32), Some(40), Some(5)));
         assert_eq!((facts.kv_usage, facts.process_start), (Some(0.25), Some(1.79e9)));
+        assert_eq!(facts.engine, Some(Engine::Vllm));
+        facts.read_models(br#"{"data": [{"id": "base", "root": "/models/x", "max_model_len": 100}, {"id": "a", "parent": "base"}]}"#);
+        assert_eq!(
+            (facts.models[0].root.as_deref(), facts.models[1].parent.as_deref()),
+            (Some("/models/x"), Some("base"))
+        );
+        assert_eq!((facts.models[0].parent.as_deref(), facts.max_model_len), (None, Some(100)));
         let sources = br#"{"1":{"endpoint":"tcp://*:5558","replay_endpoint":null,"topic":""},
             "0":{"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","topic":"kv-events"}}"#;
         facts.read_event_sources(sources, "engine-0");

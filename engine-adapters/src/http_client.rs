@@ -33,23 +33,28 @@ impl HttpClient {
     }
 
     pub async fn get(&self, url: &str) -> Result<Bytes, HttpError> {
-        self.ask(Method::GET, url).await
+        self.ask(Method::GET, url, Bytes::new()).await
     }
 
     pub async fn post(&self, url: &str) -> Result<Bytes, HttpError> {
-        self.ask(Method::POST, url).await
+        self.ask(Method::POST, url, Bytes::new()).await
     }
 
-    async fn ask(&self, method: Method, url: &str) -> Result<Bytes, HttpError> {
+    /// Posts JSON.
+    pub async fn post_json(&self, url: &str, body: Bytes) -> Result<Bytes, HttpError> {
+        self.ask(Method::POST, url, body).await
+    }
+
+    async fn ask(&self, method: Method, url: &str, body: Bytes) -> Result<Bytes, HttpError> {
         let failed = |error: &dyn std::fmt::Display| HttpError::Failed {
             url: url.to_owned(),
             error: error.to_string(),
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(url)
-            .body(Full::default())
-            .map_err(|error| failed(&error))?;
+        let mut request = Request::builder().method(method).uri(url);
+        if !body.is_empty() {
+            request = request.header(hyper::header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(body)).map_err(|error| failed(&error))?;
         let answer = async {
             let response = self.client.request(request).await.map_err(|error| failed(&error))?;
             let status = response.status();

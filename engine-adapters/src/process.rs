@@ -5,14 +5,31 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
 
-/// Logs to standard error, in colours when someone looks; `RUST_LOG` says what.
+/// Logs to standard error what `RUST_LOG` says; see [`log`].
 pub fn log_to_stderr() {
-    tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()))
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
+    // A filter nobody understands is as good as none.
+    let _ = log(&filter, None).or_else(|_| log("info", None));
+}
+
+/// Logs to standard error: JSON lines, or text in colours for someone who looks. Unless said otherwise, that depends
+/// on whether it is a terminal; `DYN_LOGGING_JSONL` says otherwise too.
+pub fn log(filter: &str, json: Option<bool>) -> Result<(), ParseError> {
+    let terminal = std::io::stderr().is_terminal();
+    let asked =
+        std::env::var("DYN_LOGGING_JSONL").ok().map(|asked| !matches!(asked.as_str(), "" | "0" | "false"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
+        .with_writer(std::io::stderr);
+    if json.or(asked).unwrap_or(!terminal) {
+        logs.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
+    } else {
+        logs.init();
+    }
+    Ok(())
 }
 
 /// Wall time. Everything further in gets it passed.

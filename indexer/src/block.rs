@@ -19,6 +19,9 @@ pub type TokenId = u32;
 pub struct BlockSize(NonZeroU32);
 
 impl BlockSize {
+    /// Where nobody says: as many tokens as TensorRT-LLM's blocks have by default.
+    pub const USUAL: Self = Self(NonZeroU32::MIN.saturating_add(31));
+
     /// `None` when `tokens` is zero.
     pub const fn new(tokens: u32) -> Option<Self> {
         match NonZeroU32::new(tokens) {

@@ -1,3 +1,15 @@
 //! The routing service. So far its decision: [`scheduling`].
 
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod discovery;
+pub mod error;
+pub mod http;
+pub mod index_feed;
+pub mod metrics;
+pub mod openai;
+pub mod preprocess;
+pub mod proxy;
 pub mod scheduling;
+pub mod telemetry;

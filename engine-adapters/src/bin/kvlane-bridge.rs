@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
-use kvlane_engine_adapters::bridge::{Engine, Sidecar, SidecarConfig};
+use kvlane_engine_adapters::bridge::{Sidecar, SidecarConfig};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
-use kvlane_engine_adapters::engine_facts::EventEndpoint;
+use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint, ID_BITS, instance_of};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::{nats, process};
 use kvlane_indexer::BlockSize;
@@ -99,9 +99,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
             Dialect::Sglang => Engine::Sglang,
             Dialect::Trtllm => Engine::Trtllm,
         },
-        worker_id: cli
-            .worker_id
-            .unwrap_or_else(|| xxhash_rust::xxh3::xxh3_64(advertised_url.as_bytes()) & ID_BITS),
+        worker_id: cli.worker_id.unwrap_or_else(|| instance_of(&advertised_url)),
         url: cli.url,
         advertised_url,
         events: events.into_iter().collect(),
@@ -129,6 +127,3 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     });
     Ok(sidecar.run(stop).await?)
 }
-
-/// Dynamo's ids fit into what JavaScript can count to, and so do ours.
-const ID_BITS: u64 = (1 << 53) - 1;

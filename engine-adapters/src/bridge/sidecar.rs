@@ -13,38 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::outbox::{Outbox, OutboxTarget};
 use super::publisher::BridgePublisher;
 use crate::dynamo::Subjects;
-use crate::engine_facts::{EngineFacts, EngineProbe, EventEndpoint};
+use crate::engine_facts::{Engine, EngineFacts, EngineProbe, EventEndpoint};
 use crate::feed::FeedClock;
 use crate::nats::{Announcement, NatsError};
 use crate::translate::WrongBlockSize;
 use crate::trtllm::{Poll, Poller};
 use crate::vllm::subscriber::{Dialect, Subscriber, Subscription};
-
-/// Whose events are bridged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    Vllm,
-    Sglang,
-    Trtllm,
-}
-
-impl Engine {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Vllm => "vllm",
-            Self::Sglang => "sglang",
-            Self::Trtllm => "trtllm",
-        }
-    }
-
-    /// TensorRT-LLM's other one is emptied by reading.
-    fn metrics_path(self) -> &'static str {
-        match self {
-            Self::Vllm | Self::Sglang => "/metrics",
-            Self::Trtllm => "/prometheus/metrics",
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct SidecarConfig {
@@ -147,7 +121,7 @@ impl Sidecar {
         let announcement = Announcement {
             worker_id: config.worker_id,
             url: config.advertised_url.clone(),
-            model: facts.models.first().cloned().unwrap_or_default(),
+            model: facts.models.first().map(|model| model.name.clone()).unwrap_or_default(),
             engine: config.engine.name().to_owned(),
             block_size: block_size.tokens() as u32,
             slots: config.slots,

@@ -160,3 +160,24 @@ fn a_directory_that_is_no_model_says_which_file_is_wrong() {
     std::fs::write(dir.path().join("tokenizer_config.json"), named).unwrap();
     assert!(refused().contains("a list without `default`"), "{}", refused());
 }
+
+/// The property a cache of pieces stands on, for the built-in model.
+#[test]
+fn pieces_have_the_tokens_of_the_whole() {
+    let tokenizer = Model::embedded().unwrap().tokenizer;
+    for text in [
+        "",
+        "plain",
+        "<|begin_of_text|>",
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n Hello,  there <|eot_id|>\n\n",
+        "no seam, then <|eot_id|> and <|eot_id|><|eot_id|>x<|eot",
+        "<|start_header_id|>\u{e9}\u{1F600}<|end_header_id|>   ",
+    ] {
+        let whole = tokenizer.encode(text, false).unwrap();
+        let pieces: Vec<&str> = tokenizer.pieces(text).collect();
+        assert_eq!(pieces.concat(), text);
+        let apart: Vec<_> = pieces.iter().flat_map(|piece| tokenizer.encode(piece, false).unwrap()).collect();
+        assert_eq!(apart, whole, "{pieces:?}");
+    }
+    assert_eq!(tokenizer.pieces("a<|eot_id|>b<|eot_id|>").count(), 3);
+}

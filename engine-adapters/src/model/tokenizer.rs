@@ -2,12 +2,37 @@
 
 use std::fmt;
 
+use aho_corasick::{AhoCorasick, MatchKind};
 use kvlane_indexer::TokenId;
 
 /// Text to tokens and back, exactly as the model's `tokenizer.json` says.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     vocabulary: usize,
+    seams: Option<Seams>,
+}
+
+/// Where a text falls apart by itself: before special tokens, which are found before anything else is looked at.
+struct Seams {
+    /// Every special token that is sought in the text as it came, as the tokenizer seeks them.
+    tokens: AhoCorasick,
+    /// Whether one takes nothing from the text on its left.
+    clean: Vec<bool>,
+}
+
+impl Seams {
+    fn of(tokenizer: &tokenizers::Tokenizer) -> Option<Self> {
+        let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let sought: Vec<_> =
+            added.values().filter(|token| !token.normalized && !token.content.is_empty()).collect();
+        // Whether one of those counts depends on its neighbours.
+        if sought.is_empty() || sought.iter().any(|token| token.single_word) {
+            return None;
+        }
+        let contents = sought.iter().map(|token| token.content.as_str());
+        let tokens = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(contents).ok()?;
+        Some(Self { tokens, clean: sought.iter().map(|token| !token.lstrip).collect() })
+    }
 }
 
 impl Tokenizer {
@@ -18,7 +43,21 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(|error| error.to_string())?;
         // Ids may have gaps, so the highest counts, not how many there are.
         let vocabulary = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
-        Ok(Self { inner, vocabulary })
+        let seams = Seams::of(&inner);
+        Ok(Self { inner, vocabulary, seams })
+    }
+
+    /// Pieces of a text whose tokens, one after another, are the text's own. Each but the first begins with a special
+    /// token; so the same piece has the same tokens wherever it stands, unless it stands first.
+    pub fn pieces<'t>(&'t self, text: &'t str) -> impl Iterator<Item = &'t str> + 't {
+        let seams = self.seams.as_ref();
+        let cuts = seams.into_iter().flat_map(move |seams| {
+            let found = seams.tokens.find_iter(text);
+            found.filter(|found| seams.clean[found.pattern()]).map(|found| found.start())
+        });
+        let mut from = 0;
+        let ends = cuts.filter(|at| *at > 0).chain(std::iter::once(text.len()));
+        ends.map(move |at| &text[std::mem::replace(&mut from, at)..at])
     }
 
     /// Tokens of a text. `mark` adds what the model wants around a bare text, such as a begin-of-text token;

@@ -118,6 +118,12 @@ impl NatsView {
         self.0.lock().health.get(&worker).cloned()
     }
 
+    /// The health of every rank of a worker.
+    pub fn health_of(&self, instance: u64) -> Vec<Arc<FeedHealth>> {
+        let (first, last) = (WorkerId::new(instance, 0), WorkerId::new(instance, u32::MAX));
+        self.0.lock().health.range(first..=last).map(|(_, health)| health.clone()).collect()
+    }
+
     /// Workers announced by their bridges.
     pub fn announced(&self) -> Vec<Announcement> {
         self.0.lock().announcements.all().cloned().collect()

@@ -268,15 +268,14 @@ impl<'a> Lab<'a> {
                 + worker.load.prefill_tokens()) as f64
                 / block_tokens,
             decode_blocks: worker.load.blocks_with(&inflight.prompt) as f64,
+            active_requests: worker.load.requests(),
             tie_break: worker.engine.block_counts().1 as u64,
+            barred: None,
         };
         let candidates: Vec<_> = self.workers.iter().enumerate().map(candidate).collect();
-        let draw = match self.policy {
-            Policy::RoundRobin => self.placed,
-            Policy::Kv { .. } => self.workload.random().random(),
-        };
+        let draw = if self.policy.takes_turns() { self.placed } else { self.workload.random().random() };
         self.placed += 1;
-        let Some(chosen) = select(&self.policy, &candidates, draw).chosen() else { return };
+        let Some(chosen) = select(&self.policy, None, &candidates, draw).chosen() else { return };
         let n = chosen.instance as usize;
         inflight.worker = n;
         inflight.prefill_tokens = request.prompt_tokens - cached(n).min(request.prompt_tokens);

@@ -23,9 +23,16 @@ impl ActiveLoad {
         self.prefill_tokens
     }
 
+    /// Distinct prompt blocks in use.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Distinct prompt blocks in use if a request with this prompt came too.
     pub fn blocks_with(&self, prompt: &[SequenceHash]) -> usize {
-        self.blocks.len() + prompt.iter().filter(|hash| !self.blocks.contains_key(*hash)).count()
+        // Whoever uses a block uses all before it, so what is in use of a path is its beginning.
+        let used = prompt.partition_point(|hash| self.blocks.contains_key(hash));
+        self.blocks.len() + prompt.len() - used
     }
 
     /// A request was placed here.

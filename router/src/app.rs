@@ -1,0 +1,431 @@
+//! Builds every part in order, hands each only what it needs, and takes them down again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use hyper::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use kvlane_engine_adapters::dynamo::{Scope, Subjects};
+use kvlane_engine_adapters::feed::FeedClock;
+use kvlane_engine_adapters::model::ModelError;
+use kvlane_engine_adapters::nats::{self, Announcement, NatsError, NatsFeed, NatsFeedConfig};
+use kvlane_indexer::{BlockSize, Index, IndexConfig};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Config, EventPlane, Mode, Routing, Settings};
+use crate::discovery::sources::{self, ServiceRef};
+use crate::discovery::{Found, Keeper, KeeperConfig, Served, WorkerState};
+use crate::error::RouterError;
+use crate::http::{Door, Edge, Listener};
+use crate::metrics::Metrics;
+use crate::preprocess::{ModelFinder, Pool, Preprocessor};
+use crate::proxy::breaker::BreakerConfig;
+use crate::proxy::{Body, Proxy};
+use crate::scheduling::{Policy, Scheduler};
+use crate::telemetry::{Exporter, Tracer};
+
+/// Everything a request may need.
+#[derive(Debug)]
+pub struct Router {
+    pub config: Config,
+    /// Every setting with its origin, for people.
+    pub settings: Value,
+    pub metrics: Arc<Metrics>,
+    pub index: Arc<Index>,
+    pub clock: FeedClock,
+    pub keeper: Arc<Keeper>,
+    pub preprocessor: Preprocessor,
+    pub scheduler: Arc<Scheduler>,
+    pub proxy: Proxy,
+    pub tracer: Tracer,
+    routing: Mutex<Routing>,
+    draining: AtomicBool,
+    /// Seconds since 1970 when it was started.
+    started: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot listen on {address}: {error}")]
+    Listen { address: SocketAddr, error: std::io::Error },
+    #[error("{0}")]
+    Model(#[from] ModelError),
+    #[error("{0}")]
+    Workers(String),
+    #[error("{0}")]
+    Nats(#[from] NatsError),
+    #[error("Kubernetes: {0}")]
+    Kubernetes(String),
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// How requests are placed, as the settings say it.
+fn policy(routing: &Routing) -> Policy {
+    match routing.mode {
+        Mode::Kv => Policy::Kv { overlap_weight: routing.overlap_weight, temperature: routing.temperature },
+        Mode::RoundRobin => Policy::RoundRobin,
+        Mode::Random => Policy::Random,
+        Mode::LeastLoaded => Policy::LeastLoaded,
+        Mode::PowerOfTwo => Policy::PowerOfTwo,
+        Mode::Session => Policy::Session,
+    }
+}
+
+impl Router {
+    pub fn routing(&self) -> Routing {
+        self.routing.lock().clone()
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.routing.lock().mode
+    }
+
+    pub fn set_routing(&self, routing: Routing) {
+        self.scheduler.set_policy(policy(&routing));
+        *self.routing.lock() = routing;
+    }
+
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests should be sent here.
+    pub fn ready(&self) -> Result<(), &'static str> {
+        if self.draining() { Err("shutting down") } else { self.keeper.ready() }
+    }
+
+    /// The model a request asks for.
+    pub fn served(&self, name: Option<&str>) -> Result<Arc<Served>, RouterError> {
+        let fleet = self.keeper.fleet();
+        if let Some(served) = fleet.model(name) {
+            return Ok(served.clone());
+        }
+        if fleet.models.is_empty() {
+            let why =
+                if fleet.workers.is_empty() { "no worker is known" } else { "none has told its model yet" };
+            return Err(RouterError::NoWorker {
+                model: name.unwrap_or("any").to_owned(),
+                why: why.to_owned(),
+            });
+        }
+        Err(match name {
+            Some(name) => RouterError::UnknownModel { model: name.to_owned(), served: fleet.names() },
+            None => RouterError::BadRequest {
+                message: format!("`model` is missing, expected one of {}", fleet.names()),
+                param: Some("model".to_owned()),
+                code: None,
+            },
+        })
+    }
+
+    /// `/v1/models`.
+    pub fn models(&self) -> Value {
+        let fleet = self.keeper.fleet();
+        let data: Vec<Value> = fleet.models.values().map(|served| self.shown(served)).collect();
+        json!({ "object": "list", "data": data })
+    }
+
+    pub fn model(&self, name: &str) -> Result<Value, RouterError> {
+        let fleet = self.keeper.fleet();
+        let served = fleet.models.get(name);
+        let unknown = || RouterError::UnknownModel { model: name.to_owned(), served: fleet.names() };
+        served.map(|served| self.shown(served)).ok_or_else(unknown)
+    }
+
+    fn shown(&self, served: &Served) -> Value {
+        json!({
+            "id": served.name,
+            "object": "model",
+            "created": self.started,
+            "owned_by": "kvlane",
+            "root": served.root.as_ref().unwrap_or(&served.name),
+            "parent": served.lora_name.is_some().then_some(&served.group.name),
+            "max_model_len": served.max_len,
+        })
+    }
+
+    /// `/health`: how everything is, and 200 as long as the process works.
+    pub fn health(&self) -> Response<Body> {
+        let fleet = self.keeper.fleet();
+        let count =
+            |state: WorkerState| fleet.workers.iter().filter(|worker| worker.state() == state).count();
+        let workers: serde_json::Map<String, Value> =
+            WorkerState::ALL.iter().map(|state| (state.name().to_owned(), count(*state).into())).collect();
+        let ready = self.ready();
+        let health = json!({
+            "status": match &ready {
+                Ok(()) => "healthy",
+                Err(_) if self.draining() => "draining",
+                Err(_) => "starting",
+            },
+            "ready": ready.is_ok(),
+            "why_not_ready": ready.err(),
+            "mode": self.mode(),
+            "models": fleet.models.keys().collect::<Vec<_>>(),
+            "workers": workers,
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        let mut response = Response::new(Body::Whole(Bytes::from(health.to_string())));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}
+
+/// A router that runs.
+#[derive(Debug)]
+pub struct App {
+    pub router: Arc<Router>,
+    pub address: SocketAddr,
+    pub admin_address: Option<SocketAddr>,
+    listeners: TaskTracker,
+    background: TaskTracker,
+    /// No more connections.
+    close: CancellationToken,
+    /// Streams that are still running end.
+    cut: CancellationToken,
+    /// Everything else stops.
+    stop: CancellationToken,
+}
+
+impl App {
+    pub async fn start(
+        config: Config,
+        settings: &Settings,
+        since_1970: Duration,
+    ) -> Result<Self, StartError> {
+        let (close, cut, stop) =
+            (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+        let (listeners, background) = (TaskTracker::new(), TaskTracker::new());
+        // Bound first: a port that is taken is the likeliest mistake.
+        let public =
+            bind(SocketAddr::new(config.server.host, config.server.port), Door::Public, &config).await?;
+        let admin = match config.admin.port {
+            0 => None,
+            port => Some(bind(SocketAddr::new(config.admin.host, port), Door::Admin, &config).await?),
+        };
+
+        let metrics = Metrics::register()?;
+        let clock = FeedClock::starting(since_1970);
+        let index = Arc::new(Index::new(index_config(&config)));
+        let finder = ModelFinder::new(&config.model)?;
+        let keeper =
+            Keeper::new(keeper_config(&config), index.clone(), clock, finder, metrics.clone(), stop.clone());
+        let scheduler = Scheduler::new(policy(&config.routing));
+        let tokenizer = &config.tokenizer;
+        let pool = Pool::new(tokenizer.threads, tokenizer.long_bytes, tokenizer.max_waiting);
+        let exporter = config.log.otlp_endpoint.as_ref().map(|endpoint| {
+            let (exporter, sending) = Exporter::start(endpoint, stop.clone());
+            background.spawn(sending);
+            exporter
+        });
+        let router = Arc::new(Router {
+            settings: shown(settings),
+            metrics: metrics.clone(),
+            index: index.clone(),
+            clock,
+            keeper: keeper.clone(),
+            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes),
+            proxy: Proxy::new(&config.proxy, config.log.access, metrics, scheduler.clone(), cut.clone()),
+            scheduler,
+            tracer: Tracer::new(exporter, config.log.trace_ratio),
+            routing: Mutex::new(config.routing.clone()),
+            draining: AtomicBool::new(false),
+            started: since_1970.as_secs(),
+            config,
+        });
+        let app = Self {
+            address: address(&public)?,
+            admin_address: admin.as_ref().map(address).transpose()?,
+            router: router.clone(),
+            listeners,
+            background,
+            close,
+            cut,
+            stop,
+        };
+        app.follow_sources().await?;
+        for listener in [Some(public), admin].into_iter().flatten() {
+            app.listeners.spawn(listener.serve(router.clone(), app.close.clone()));
+        }
+        Ok(app)
+    }
+
+    /// Begins to follow whoever names workers.
+    async fn follow_sources(&self) -> Result<(), StartError> {
+        let (keeper, stop) = (&self.router.keeper, &self.stop);
+        let (workers, events) = (&self.router.config.workers, &self.router.config.events);
+        let every = Duration::from_millis(workers.refresh_ms);
+        if let Some(url) = &events.nats_url
+            && events.plane != EventPlane::Zmq
+        {
+            let (client, connected) = nats::connect(url, "kvlane").await?;
+            let scope = Scope {
+                namespace: events.namespace.clone(),
+                component: events.component.clone(),
+                endpoint: events.endpoint.clone(),
+            };
+            let subjects = Subjects::new(&scope);
+            let (told, index) =
+                (BlockSize::new(self.router.config.index.block_size), self.router.index.clone());
+            let (keeper, stop, clock) = (keeper.clone(), stop.clone(), self.router.clock);
+            self.background.spawn(async move {
+                let listening = async {
+                    let block_size = match told {
+                        Some(block_size) => block_size,
+                        None => announced_block_size(&client, &subjects).await,
+                    };
+                    let feed = NatsFeed::new(
+                        client,
+                        connected,
+                        NatsFeedConfig::new(subjects, block_size),
+                        index,
+                        clock,
+                    );
+                    keeper.use_nats(feed.view());
+                    let announcements = sources::follow_announcements(keeper, stop.clone());
+                    let (ended, ()) = tokio::join!(feed.run(), announcements);
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "NATS cannot be listened to");
+                    }
+                };
+                stop.run_until_cancelled(listening).await;
+            });
+        }
+        if let Some(path) = workers.file.clone() {
+            let listed = sources::read_file(&path).map_err(StartError::Workers)?;
+            keeper.update("file", listed.into_iter().map(Found::from).collect());
+            self.background.spawn(sources::follow_file(keeper.clone(), path, every, stop.clone()));
+        }
+        if !workers.dns.is_empty() {
+            let names = workers.dns.clone();
+            self.background.spawn(sources::follow_dns(keeper.clone(), names, every, stop.clone()));
+        }
+        if let Some(service) = &workers.kubernetes {
+            let wrong = |expected| StartError::Workers(format!("`workers.kubernetes`: expected {expected}"));
+            let service = ServiceRef::parse(service).map_err(wrong)?;
+            let client = kube::Client::try_default().await;
+            let client = client.map_err(|error| StartError::Kubernetes(error.to_string()))?;
+            self.background.spawn(sources::follow_service(keeper.clone(), client, service, stop.clone()));
+        }
+        keeper.update("config", workers.list.iter().cloned().map(Found::from).collect());
+        Ok(())
+    }
+
+    /// Stops as Kubernetes expects it: not ready any more, a pause for that to be noticed, no new connections, time for
+    /// answers that are being given, an error for those that take longer. `hurry` ends the waiting.
+    pub async fn drain(self, hurry: impl Future<Output = ()>) {
+        let server = &self.router.config.server;
+        let (wait, patience) =
+            (Duration::from_secs(server.drain_wait_s), Duration::from_secs(server.drain_timeout_s));
+        let orderly = async {
+            self.router.draining.store(true, Ordering::Relaxed);
+            tokio::time::sleep(wait).await;
+            self.close.cancel();
+            self.listeners.close();
+            if tokio::time::timeout(patience, self.listeners.wait()).await.is_err() {
+                tracing::warn!(seconds = patience.as_secs(), "answers are still running; they are cut off");
+                self.cut.cancel();
+                let _ = tokio::time::timeout(CUT_PATIENCE, self.listeners.wait()).await;
+            }
+        };
+        tokio::select! {
+            () = orderly => {}
+            () = hurry => tracing::warn!("asked again to stop; stopping at once"),
+        }
+        self.close.cancel();
+        self.cut.cancel();
+        self.stop.cancel();
+        self.background.close();
+        let last = async {
+            self.router.keeper.stopped().await;
+            self.background.wait().await;
+        };
+        let _ = tokio::time::timeout(CUT_PATIENCE, last).await;
+    }
+}
+
+/// How long the last things may take.
+const CUT_PATIENCE: Duration = Duration::from_secs(3);
+
+async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listener, StartError> {
+    let edge = Edge {
+        door,
+        max_connections: config.server.max_connections,
+        header_timeout: Duration::from_millis(config.server.header_timeout_ms),
+        cors_origins: if door == Door::Public { config.server.cors_origins.clone() } else { Vec::new() },
+    };
+    Listener::bind(address, edge).await.map_err(|error| StartError::Listen { address, error })
+}
+
+fn address(listener: &Listener) -> Result<SocketAddr, StartError> {
+    let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+    listener.address().map_err(|error| StartError::Listen { address: unknown, error })
+}
+
+fn index_config(config: &Config) -> IndexConfig {
+    let mut built = IndexConfig {
+        max_bytes: config.index.max_mib << 20,
+        // Ranks count each.
+        max_workers: config.workers.max.saturating_mul(8).max(64),
+        shards: config.index.shards,
+        ..IndexConfig::default()
+    };
+    let life =
+        if config.routing.kv_events { config.index.predicted_ttl_s } else { config.index.approximate_ttl_s };
+    built.predicted.life = life;
+    // The clock ticks once a second.
+    built.predicted.resolution = (life / 2).max(1);
+    built.predicted.max_blocks = config.index.max_predicted_blocks;
+    built
+}
+
+fn keeper_config(config: &Config) -> KeeperConfig {
+    let (workers, proxy) = (&config.workers, &config.proxy);
+    KeeperConfig {
+        probe_interval: Duration::from_millis(workers.probe_interval_ms),
+        probe_timeout: Duration::from_millis(workers.probe_timeout_ms),
+        down_after: workers.down_after,
+        max_workers: workers.max,
+        breaker: BreakerConfig {
+            failures: proxy.breaker_failures,
+            share: proxy.breaker_share,
+            open_for: Duration::from_millis(proxy.breaker_open_ms),
+        },
+        block_size: BlockSize::new(config.index.block_size),
+        kv_events: config.routing.kv_events,
+        plane: config.events.plane,
+    }
+}
+
+/// Every setting: its value and where that came from.
+fn shown(settings: &Settings) -> Value {
+    let all = settings.all().map(|(knob, value, origin)| {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        (knob.key(), json!({ "value": value, "origin": origin.to_string() }))
+    });
+    Value::Object(all.collect())
+}
+
+/// What the first bridge to be heard says of its worker's blocks; until then there is nothing to listen to.
+async fn announced_block_size(client: &async_nats::Client, subjects: &Subjects) -> BlockSize {
+    loop {
+        if let Ok(mut announcements) = client.subscribe(subjects.announcements()).await {
+            let _ = client.publish(subjects.roll_call(), Bytes::new()).await;
+            while let Some(message) = announcements.next().await {
+                let said = serde_json::from_slice::<Announcement>(&message.payload).ok();
+                if let Some(block_size) = said.and_then(|said| BlockSize::new(said.block_size)) {
+                    return block_size;
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

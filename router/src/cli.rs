@@ -1,0 +1,253 @@
+//! The command line, made from the settings' one declaration.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use clap_complete::Shell;
+
+use crate::config::{Config, ConfigError, KNOBS, Settings, Sources};
+
+/// What the process was asked to do.
+#[derive(Debug)]
+pub enum Task {
+    Run,
+    /// Print every setting, its value and its origin.
+    PrintConfig,
+    /// Print a file with every default.
+    PrintDefaults,
+    Completions(Shell),
+}
+
+/// What rooms are called in the help.
+fn heading(room: &str) -> &'static str {
+    match room {
+        "server" | "admin" => "Serving",
+        "model" | "index" | "tokenizer" => "Model and cache",
+        "routing" => "Routing",
+        "workers" | "proxy" => "Workers",
+        "events" => "Events",
+        _ => "Logs",
+    }
+}
+
+pub fn command() -> Command {
+    let mut command = Command::new("kvlane")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Routes OpenAI requests to the LLM replica that has most of their prompt cached.")
+        .max_term_width(120)
+        .args_conflicts_with_subcommands(false)
+        .after_help(
+            "Every setting can also be given as KVLANE_ROOM_NAME in the environment or as room.name in the file; flags \
+             win over the environment, that over the file. `kvlane config --defaults` lists them all.\n\n\
+             Two vLLM servers: kvlane --worker http://gpu-0:8000 --worker http://gpu-1:8000",
+        )
+        .subcommand(
+            Command::new("config")
+                .about("Shows the settings as they would be")
+                .arg(
+                    Arg::new("print")
+                        .long("print")
+                        .action(ArgAction::SetTrue)
+                        .help("Every setting, its value, and where that came from"),
+                )
+                .arg(
+                    Arg::new("defaults")
+                        .long("defaults")
+                        .action(ArgAction::SetTrue)
+                        .conflicts_with("print")
+                        .help("A file with every default, to start from"),
+                ),
+        )
+        .subcommand(
+            Command::new("completions")
+                .about("Prints completions for a shell")
+                .arg(Arg::new("shell").required(true).value_parser(value_parser!(Shell))),
+        )
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .global(true)
+                .help_heading("Serving")
+                .help("Settings in TOML"),
+        );
+    for knob in KNOBS {
+        let Some(flag) = knob.flag else { continue };
+        let mut help = knob.doc.trim().to_owned();
+        if knob.default != "''" && knob.default != "[]" {
+            help.push_str(&format!(" [default: {}]", knob.default.trim_matches('\'')));
+        }
+        if !knob.env.is_empty() {
+            help.push_str(&format!(" [env: {}]", knob.env.join(", ")));
+        }
+        let many = knob.default == "[]";
+        command = command.arg(
+            Arg::new(flag)
+                .long(flag)
+                .value_name(knob.value)
+                .action(if many { ArgAction::Append } else { ArgAction::Set })
+                .global(true)
+                .help_heading(heading(knob.room))
+                .help(help),
+        );
+    }
+    command.arg(
+        Arg::new("set")
+            .long("set")
+            .value_name("ROOM.NAME=VALUE")
+            .action(ArgAction::Append)
+            .global(true)
+            .help_heading("Logs")
+            .help("Any other setting; may be repeated"),
+    )
+}
+
+/// What was asked, and the settings for it.
+pub fn read(
+    matches: &ArgMatches,
+    env: std::collections::BTreeMap<String, String>,
+) -> Result<(Task, Sources), ConfigError> {
+    let (task, matches) = match matches.subcommand() {
+        Some(("config", asked)) if asked.get_flag("defaults") => (Task::PrintDefaults, asked),
+        Some(("config", asked)) => (Task::PrintConfig, asked),
+        Some(("completions", asked)) => {
+            let shell = asked.get_one::<Shell>("shell").copied().unwrap_or(Shell::Bash);
+            (Task::Completions(shell), asked)
+        }
+        _ => (Task::Run, matches),
+    };
+    let path =
+        matches.get_one::<PathBuf>("config").cloned().or_else(|| env.get("KVLANE_CONFIG").map(PathBuf::from));
+    let file = match path {
+        None => None,
+        Some(path) => {
+            let shown = path.display().to_string();
+            let text = std::fs::read_to_string(&path)
+                .map_err(|error| ConfigError::File { path: shown.clone(), error: error.to_string() })?;
+            Some((shown, text))
+        }
+    };
+    let mut flags = Vec::new();
+    for knob in KNOBS {
+        let Some(flag) = knob.flag else { continue };
+        if let Some(values) = matches.get_many::<String>(flag) {
+            flags.push((knob.key(), flag.to_owned(), values.cloned().collect()));
+        }
+    }
+    let set = matches.get_many::<String>("set").map(|set| set.cloned().collect()).unwrap_or_default();
+    Ok((task, Sources { flags, set, env, file }))
+}
+
+/// Variables that look like settings and are none; said, not refused, because clusters set variables of their own.
+pub fn strange_variables(sources: &Sources) -> Vec<&str> {
+    let ours = |name: &str| name == "KVLANE_CONFIG" || KNOBS.iter().any(|knob| knob.own_env() == name);
+    let injected =
+        |name: &str| name.contains("_SERVICE_") || name.contains("_PORT") || name.contains("_TRACE");
+    let names = sources.env.keys().map(String::as_str);
+    names.filter(|name| name.starts_with("KVLANE_") && !ours(name) && !injected(name)).collect()
+}
+
+/// Settings as lines: key, value, origin.
+pub fn print_config(settings: &Settings, out: &mut impl Write) -> std::io::Result<()> {
+    for (knob, value, origin) in settings.all() {
+        // Whoever can read the environment can read what is in a URL; logs and terminals need not show it.
+        let value =
+            if knob.name.ends_with("url") { without_password(&value.to_string()) } else { value.to_string() };
+        writeln!(out, "{:<32} {:<40} {origin}", knob.key(), value)?;
+    }
+    Ok(())
+}
+
+fn without_password(url: &str) -> String {
+    match (url.find("://"), url.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme < at => format!("{}://***{}", &url[..scheme], &url[at..]),
+        _ => url.to_owned(),
+    }
+}
+
+/// A file with every setting's meaning and default.
+pub fn print_defaults(out: &mut impl Write) -> std::io::Result<()> {
+    let mut room = "";
+    for knob in KNOBS {
+        if knob.room != room {
+            writeln!(out, "{}[{}]", if room.is_empty() { "" } else { "\n" }, knob.room)?;
+            room = knob.room;
+        }
+        writeln!(out, "# {}", knob.doc.trim())?;
+        let names = knob.flag.map(|flag| format!("--{flag}")).into_iter();
+        let names: Vec<String> =
+            names.chain([knob.own_env()]).chain(knob.env.iter().map(|name| (*name).to_owned())).collect();
+        writeln!(out, "# ({})\n{} = {}", names.join(", "), knob.name, knob.default)?;
+    }
+    Ok(())
+}
+
+/// For tests and embedding: settings from flags alone.
+pub fn config_of(flags: &[&str]) -> Result<(Config, Settings), String> {
+    let command = command();
+    let matches = command
+        .try_get_matches_from(std::iter::once(&"kvlane").chain(flags))
+        .map_err(|error| error.to_string())?;
+    let (_, sources) =
+        read(&matches, std::collections::BTreeMap::new()).map_err(|error| error.to_string())?;
+    Config::load(&sources).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_whole_and_fits_a_screen() {
+        command().debug_assert();
+        let help = command().render_help().to_string();
+        assert!(help.lines().count() <= 60, "{} lines", help.lines().count());
+        assert!(help.contains("--router-mode <MODE>") && help.contains("DYN_ROUTER_MODE"), "{help}");
+        let (config, _) = config_of(&[
+            "--port",
+            "0",
+            "--worker",
+            "http://a:1",
+            "--worker",
+            "http://b:2",
+            "--set",
+            "proxy.retries=0",
+        ])
+        .unwrap();
+        assert_eq!((config.server.port, config.workers.list.len(), config.proxy.retries), (0, 2, 0));
+        assert!(config_of(&["--ports", "1"]).unwrap_err().contains("--port"));
+    }
+
+    /// What is printed as defaults can be read back, and changes nothing.
+    #[test]
+    fn defaults_are_a_file_that_says_what_there_is() {
+        let mut text = Vec::new();
+        print_defaults(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let sources = Sources { file: Some(("defaults".into(), text)), ..Sources::default() };
+        let (config, _) = Config::load(&sources).unwrap();
+        let printed = |config: &Config| serde_json::to_value(config).unwrap();
+        assert_eq!(printed(&config), printed(&Config::defaults().unwrap()));
+    }
+
+    #[test]
+    fn settings_are_shown_with_their_origin_and_without_passwords() {
+        let sources = Sources {
+            env: [("NATS_SERVER".to_owned(), "nats://me:secret@n:4222".to_owned())].into(),
+            ..Sources::default()
+        };
+        let (_, settings) = Config::load(&sources).unwrap();
+        let mut text = Vec::new();
+        print_config(&settings, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let line = text.lines().find(|line| line.starts_with("events.nats_url")).unwrap();
+        assert!(line.contains("nats://***@n:4222") && line.ends_with("environment NATS_SERVER"), "{line}");
+        assert!(!text.contains("secret"));
+        let env =
+            [("KVLANE_MODE".to_owned(), "kv".to_owned()), ("KVLANE_SERVICE_HOST".to_owned(), "x".to_owned())];
+        let sources = Sources { env: env.into(), ..Sources::default() };
+        assert_eq!(strange_variables(&sources), ["KVLANE_MODE"]);
+    }
+}

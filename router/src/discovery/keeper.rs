@@ -1,0 +1,447 @@
+//! Keeps the workers that sources name: one watcher each, and the fleet that requests see.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use kvlane_engine_adapters::engine_facts::{Engine, EngineFacts, EngineProbe, EventEndpoint, ServedModel};
+use kvlane_engine_adapters::feed::FeedClock;
+use kvlane_engine_adapters::http_client::HttpClient;
+use kvlane_engine_adapters::nats::NatsView;
+use kvlane_indexer::{BlockSize, Index, WorkerId};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::fleet::{Fleet, Group, Served};
+use super::watch::look_after;
+use super::worker::{About, Worker, WorkerState};
+use crate::config::{EventPlane, EventSpec, WorkerSpec};
+use crate::index_feed::{FeedPlan, Feeds};
+use crate::metrics::Metrics;
+use crate::preprocess::{ModelFinder, Words};
+use crate::proxy::breaker::BreakerConfig;
+
+#[derive(Clone, Copy, Debug)]
+pub struct KeeperConfig {
+    pub probe_interval: Duration,
+    pub probe_timeout: Duration,
+    pub down_after: u32,
+    pub max_workers: usize,
+    pub breaker: BreakerConfig,
+    /// What the operator says of blocks; none for what engines say.
+    pub block_size: Option<BlockSize>,
+    pub kv_events: bool,
+    pub plane: EventPlane,
+}
+
+/// A worker as a source names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub spec: WorkerSpec,
+    /// The number it goes by on NATS.
+    pub instance: Option<u64>,
+    /// It is about to leave.
+    pub draining: bool,
+    /// What its bridge says of its blocks.
+    pub block_size: Option<u32>,
+}
+
+impl From<WorkerSpec> for Found {
+    fn from(spec: WorkerSpec) -> Self {
+        Self { spec, instance: None, draining: false, block_size: None }
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Keeper {
+    pub(super) config: KeeperConfig,
+    pub(super) probe: EngineProbe,
+    pub(super) index: Arc<Index>,
+    clock: FeedClock,
+    finder: Arc<ModelFinder>,
+    metrics: Arc<Metrics>,
+    tokenize: HttpClient,
+    nats: OnceLock<NatsView>,
+    fleet: ArcSwap<Fleet>,
+    changed: watch::Sender<u64>,
+    inner: Mutex<Inner>,
+    /// The feeds had caught up once.
+    warm: AtomicBool,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sources: BTreeMap<&'static str, Vec<Found>>,
+    kept: BTreeMap<u64, Kept>,
+    groups: BTreeMap<String, Arc<Group>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    found: Found,
+    worker: Arc<Worker>,
+    stop: CancellationToken,
+}
+
+/// A feed that has not caught up after this long is not waited for.
+const FEED_GRACE: Duration = Duration::from_secs(10);
+
+impl Keeper {
+    pub fn new(
+        config: KeeperConfig,
+        index: Arc<Index>,
+        clock: FeedClock,
+        finder: ModelFinder,
+        metrics: Arc<Metrics>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            probe: EngineProbe::new(config.probe_timeout),
+            tokenize: HttpClient::new(config.probe_timeout, 1 << 16),
+            config,
+            index,
+            clock,
+            finder: Arc::new(finder),
+            metrics,
+            nats: OnceLock::new(),
+            fleet: ArcSwap::default(),
+            changed: watch::Sender::new(0),
+            inner: Mutex::default(),
+            warm: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+            stop,
+        })
+    }
+
+    /// Events and announcements come over NATS from now on.
+    pub fn use_nats(&self, view: NatsView) {
+        let _ = self.nats.set(view);
+    }
+
+    pub fn nats(&self) -> Option<&NatsView> {
+        self.nats.get()
+    }
+
+    pub fn fleet(&self) -> Arc<Fleet> {
+        self.fleet.load_full()
+    }
+
+    /// Told whenever the fleet is another one.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// A source's workers are these now.
+    pub fn update(self: &Arc<Self>, source: &'static str, found: Vec<Found>) {
+        let mut inner = self.inner.lock();
+        if inner.sources.get(source) == Some(&found) {
+            return;
+        }
+        inner.sources.insert(source, found);
+        // Named by several sources, a worker is as the first says; all of them draining it are heard.
+        let mut wanted: BTreeMap<u64, Found> = BTreeMap::new();
+        for found in inner.sources.values().flatten() {
+            let Some(worker) = Worker::new(found.spec.clone(), found.instance, self.config.breaker) else {
+                continue;
+            };
+            let known = wanted.entry(worker.instance).or_insert_with(|| found.clone());
+            known.draining |= found.draining;
+            known.block_size = known.block_size.or(found.block_size);
+        }
+        let gone: Vec<u64> = inner
+            .kept
+            .iter()
+            .filter(|(instance, kept)| {
+                wanted.get(*instance).is_none_or(|found| found.spec != kept.found.spec)
+            })
+            .map(|(instance, _)| *instance)
+            .collect();
+        for instance in gone {
+            if let Some(kept) = inner.kept.remove(&instance) {
+                tracing::info!(worker = kept.worker.name, source, "worker left");
+                kept.stop.cancel();
+                // Whoever still has it in hand must not send it anything new.
+                kept.worker.set_state(WorkerState::Down);
+                self.unfeed(&kept.worker);
+                self.metrics.forget_worker(&kept.worker.name);
+            }
+        }
+        for (instance, found) in wanted {
+            if let Some(kept) = inner.kept.get_mut(&instance) {
+                if kept.found.draining != found.draining {
+                    kept.worker.drain(found.draining);
+                }
+                kept.found = found;
+                continue;
+            }
+            if inner.kept.len() >= self.config.max_workers {
+                tracing::warn!(
+                    url = found.spec.url,
+                    max = self.config.max_workers,
+                    "too many workers; left out"
+                );
+                continue;
+            }
+            let Some(worker) = Worker::new(found.spec.clone(), found.instance, self.config.breaker) else {
+                continue;
+            };
+            tracing::info!(worker = worker.name, id = worker.instance, source, "worker found");
+            worker.drain(found.draining);
+            let (worker, stop) = (Arc::new(worker), self.stop.child_token());
+            self.tasks.spawn(look_after(self.clone(), worker.clone(), stop.clone()));
+            inner.kept.insert(instance, Kept { found, worker, stop });
+        }
+        self.rebuild(&mut inner);
+    }
+
+    /// A worker has answered: what it is, and where its events are. Errors say why it cannot be used.
+    pub(super) async fn joined(
+        self: &Arc<Self>,
+        worker: &Arc<Worker>,
+        facts: EngineFacts,
+    ) -> Result<(), String> {
+        let Some(first) = facts.models.first().cloned() else { return Err("it lists no model".to_owned()) };
+        let announced = self.inner.lock().kept.get(&worker.instance).and_then(|kept| kept.found.block_size);
+        let said = facts.block_size.or(announced);
+        let engine = worker.spec.engine.or(facts.engine).unwrap_or_default();
+        let about = About {
+            engine,
+            max_model_len: facts.max_model_len,
+            block_size: said,
+            kv_blocks: facts.kv_blocks,
+            slots: worker.spec.slots,
+            ranks: if facts.events.len() > 1 {
+                facts.events.iter().map(|at| at.rank).collect()
+            } else {
+                vec![0]
+            },
+            models: facts.models,
+        };
+        let group = self.group(worker, &first, said).await;
+        let plan = self.feed_plan(worker, &about, &group, facts.events);
+        worker.set_about(about);
+        {
+            let mut feeds = worker.feeds.lock();
+            // A feed that is right goes on: starting it anew would forget everything.
+            let same = feeds.as_ref().is_some_and(|feeds| match &plan {
+                FeedPlan::Zmq(endpoints) => feeds.endpoints() == Some(endpoints),
+                FeedPlan::Refused(_) => false,
+                FeedPlan::None => feeds.kind() == "none",
+                FeedPlan::Poll => feeds.kind() == "poll",
+                FeedPlan::Nats(_) => feeds.kind() == "nats",
+            });
+            if !same {
+                if let FeedPlan::Refused(why) = &plan {
+                    tracing::error!(worker = worker.name, "KV events are not used: {why}");
+                }
+                *feeds = None;
+                for rank in &worker.about().ranks {
+                    // Full is full: then nothing is expected of it.
+                    let _ = self.index.register(WorkerId::new(worker.instance, *rank));
+                }
+                let started = Feeds::start(
+                    plan,
+                    worker.instance,
+                    &worker.url,
+                    engine,
+                    group.block_size,
+                    &self.index,
+                    self.clock,
+                );
+                *feeds = Some(started);
+            }
+        }
+        let mut inner = self.inner.lock();
+        inner.groups.insert(group.name.clone(), group);
+        if worker.set_state(WorkerState::Ready) {
+            tracing::info!(
+                worker = worker.name,
+                model = first.name,
+                engine = engine.name(),
+                "worker is ready"
+            );
+        }
+        self.rebuild(&mut inner);
+        Ok(())
+    }
+
+    /// The base model's group, made when its first worker joins.
+    async fn group(&self, worker: &Worker, base: &ServedModel, said: Option<u32>) -> Arc<Group> {
+        let known = self.inner.lock().groups.get(&base.name).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        let (finder, model) = (self.finder.clone(), base.clone());
+        let found = tokio::task::spawn_blocking(move || finder.find(&model)).await.ok().flatten();
+        let words = match found {
+            Some(words) => words,
+            None if self.tokenizes(worker, &base.name).await => {
+                tracing::warn!(
+                    model = base.name,
+                    "no tokenizer directory for this model: engines are asked to tokenize each prompt, which is slow; \
+                     --model-path DIR would avoid that"
+                );
+                Words::Engine
+            }
+            None => {
+                tracing::warn!(
+                    model = base.name,
+                    "no tokenizer for this model here or at its engines: prompts are known by their text, KV events \
+                     are not used, hits are guessed; --model-path DIR would do better"
+                );
+                Words::Text
+            }
+        };
+        let said = said.and_then(BlockSize::new);
+        let block_size = self.config.block_size.or(said).unwrap_or(BlockSize::USUAL);
+        Arc::new(Group::new(base.name.clone(), words, block_size))
+    }
+
+    /// Whether the engine tokenizes for others.
+    async fn tokenizes(&self, worker: &Worker, model: &str) -> bool {
+        let question = json!({ "model": model, "prompt": "a" }).to_string();
+        self.tokenize.post_json(&format!("{}/tokenize", worker.url), question.into()).await.is_ok()
+    }
+
+    fn feed_plan(
+        &self,
+        worker: &Worker,
+        about: &About,
+        group: &Group,
+        asked: Vec<EventEndpoint>,
+    ) -> FeedPlan {
+        if !self.config.kv_events || matches!(group.words, Words::Text) {
+            return FeedPlan::None;
+        }
+        let ours = group.block_size.tokens();
+        if let Some(theirs) = about.block_size.filter(|theirs| *theirs as usize != ours) {
+            let whose = if self.config.block_size.is_some() {
+                "the router was told"
+            } else {
+                "the model's other workers have"
+            };
+            return FeedPlan::Refused(format!(
+                "its blocks have {theirs} tokens, {whose} {ours} (--kv-cache-block-size); expected the same"
+            ));
+        }
+        let nats = || match self.nats.get() {
+            Some(view) => FeedPlan::Nats(view.clone()),
+            None => FeedPlan::Refused("they are to come over NATS, expected --nats-url".to_owned()),
+        };
+        match &worker.spec.events {
+            EventSpec::Off => FeedPlan::None,
+            EventSpec::Nats => nats(),
+            EventSpec::Poll => FeedPlan::Poll,
+            EventSpec::Zmq { events, replay, topic } => FeedPlan::Zmq(vec![EventEndpoint {
+                rank: 0,
+                events: events.clone(),
+                replay: replay.clone(),
+                topic: topic.clone(),
+            }]),
+            EventSpec::Asked => {
+                let announced = || {
+                    let announced = self.nats.get().map(NatsView::announced).unwrap_or_default();
+                    announced.iter().any(|announcement| announcement.worker_id == worker.instance)
+                };
+                match self.config.plane {
+                    EventPlane::Nats => nats(),
+                    EventPlane::Auto if announced() => nats(),
+                    _ if !asked.is_empty() => FeedPlan::Zmq(asked),
+                    _ => {
+                        let hint = match about.engine {
+                            Engine::Vllm | Engine::Sglang => {
+                                "--kv-events-config at the engine, or events=tcp://…"
+                            }
+                            Engine::Trtllm => {
+                                "engine=trtllm at --worker, and event_buffer_max_size at the engine"
+                            }
+                        };
+                        tracing::warn!(
+                            worker = worker.name,
+                            "worker does not say where its KV events are ({hint}): placements are remembered instead"
+                        );
+                        FeedPlan::None
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing is known of its cache any more.
+    pub(super) fn unfeed(&self, worker: &Worker) {
+        *worker.feeds.lock() = None;
+        for rank in &worker.about().ranks {
+            self.index.forget(WorkerId::new(worker.instance, *rank));
+        }
+    }
+
+    fn rebuild(&self, inner: &mut Inner) {
+        let mut fleet = Fleet::default();
+        let mut models: BTreeMap<String, Served> = BTreeMap::new();
+        for kept in inner.kept.values() {
+            fleet.workers.push(kept.worker.clone());
+            let about = kept.worker.about();
+            let Some(group) = about.models.first().and_then(|base| inner.groups.get(&base.name)) else {
+                continue;
+            };
+            for model in &about.models {
+                let served = models.entry(model.name.clone()).or_insert_with(|| Served {
+                    name: model.name.clone(),
+                    group: group.clone(),
+                    lora_name: model.parent.is_some().then(|| model.name.clone()),
+                    root: model.root.clone(),
+                    max_len: None,
+                    workers: Vec::new(),
+                    metrics: self.metrics.model(&model.name),
+                });
+                // Two base models may not share a name; who came first has it.
+                if Arc::ptr_eq(&served.group, group) {
+                    served.max_len = served.max_len.max(about.max_model_len);
+                    served.workers.push(kept.worker.clone());
+                }
+            }
+        }
+        fleet.models = models.into_iter().map(|(name, served)| (name, Arc::new(served))).collect();
+        inner.groups.retain(|_, group| fleet.models.values().any(|served| Arc::ptr_eq(&served.group, group)));
+        self.fleet.store(Arc::new(fleet));
+        self.changed.send_modify(|changes| *changes += 1);
+    }
+
+    /// Whether there is somebody to route to, and whether what they hold is known.
+    pub fn ready(&self) -> Result<(), &'static str> {
+        let fleet = self.fleet();
+        if fleet.models.is_empty() {
+            return Err("no worker has told its model yet");
+        }
+        let mut ready = fleet.workers.iter().filter(|worker| worker.state() == WorkerState::Ready).peekable();
+        if ready.peek().is_none() {
+            return Err("no worker is ready");
+        }
+        if self.warm.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let waits = |worker: &Arc<Worker>| {
+            let feeds = worker.feeds.lock();
+            feeds.as_ref().is_none_or(|feeds| !feeds.caught_up() && feeds.age() < FEED_GRACE)
+        };
+        if ready.any(waits) {
+            return Err("KV events have not caught up yet");
+        }
+        self.warm.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Until every watcher has stopped.
+    pub async fn stopped(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

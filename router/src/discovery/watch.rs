@@ -1,0 +1,114 @@
+//! Looking after one worker.
+
+use std::sync::Arc;
+
+use kvlane_engine_adapters::http_client::HttpError;
+use tokio_util::sync::CancellationToken;
+
+use super::keeper::Keeper;
+use super::worker::{EngineLoad, Worker, WorkerState};
+
+/// Adapters may be loaded at any time, so a worker is asked what it serves again after this many looks.
+const ASK_AGAIN: u32 = 10;
+
+/// Asks the worker what it is until it answers, then looks after it, until stopped.
+pub(super) async fn look_after(keeper: Arc<Keeper>, worker: Arc<Worker>, stop: CancellationToken) {
+    let mut watcher = Watcher { keeper, worker, known: None, looks: 0, failures: 0 };
+    while stop.run_until_cancelled(watcher.turn()).await.is_some() {
+        let pause = tokio::time::sleep(watcher.keeper.config.probe_interval);
+        if stop.run_until_cancelled(pause).await.is_none() {
+            return;
+        }
+    }
+}
+
+struct Watcher {
+    keeper: Arc<Keeper>,
+    worker: Arc<Worker>,
+    /// Where its metrics are and when its process was started, once it has joined.
+    known: Option<(Option<&'static str>, Option<f64>)>,
+    looks: u32,
+    failures: u32,
+}
+
+impl Watcher {
+    async fn turn(&mut self) {
+        let looked = match self.known {
+            Some(known) if !self.looks.is_multiple_of(ASK_AGAIN) => self.look(known).await,
+            _ => self.ask().await,
+        };
+        self.looks = self.looks.wrapping_add(1);
+        match looked {
+            Ok(()) => self.failures = 0,
+            Err(error) => self.failed(&error),
+        }
+        for health in self.worker.feeds.lock().iter().flat_map(|feeds| feeds.health()) {
+            health.check_silence();
+        }
+    }
+
+    async fn ask(&mut self) -> Result<(), String> {
+        let said = |error: HttpError| error.to_string();
+        self.keeper.probe.alive(&self.worker.url).await.map_err(said)?;
+        let facts = self.keeper.probe.ask(&self.worker.url).await.map_err(said)?;
+        let (path, started) = (facts.metrics_path, facts.process_start);
+        self.set_load(EngineLoad {
+            running: facts.running,
+            waiting: facts.waiting,
+            kv_usage: facts.kv_usage,
+        });
+        self.see_restart(started);
+        self.keeper.joined(&self.worker, facts).await?;
+        self.known = Some((path, started));
+        Ok(())
+    }
+
+    /// Cheaper than asking everything.
+    async fn look(&mut self, (path, started): (Option<&'static str>, Option<f64>)) -> Result<(), String> {
+        let said = |error: HttpError| error.to_string();
+        self.keeper.probe.alive(&self.worker.url).await.map_err(said)?;
+        let Some(path) = path else { return Ok(()) };
+        let facts = self.keeper.probe.load(&self.worker.url, path).await.map_err(said)?;
+        self.set_load(EngineLoad {
+            running: facts.running,
+            waiting: facts.waiting,
+            kv_usage: facts.kv_usage,
+        });
+        if facts.process_start != started {
+            // Another process may serve other models in other blocks.
+            return self.ask().await;
+        }
+        Ok(())
+    }
+
+    fn set_load(&self, load: EngineLoad) {
+        self.worker.set_engine_load(load);
+    }
+
+    fn see_restart(&self, started: Option<f64>) {
+        if let Some((_, Some(before))) = self.known
+            && started.is_some_and(|now| now != before)
+        {
+            tracing::warn!(worker = self.worker.name, "engine was restarted");
+            self.worker.feeds.lock().iter().for_each(|feeds| feeds.engine_restarted());
+        }
+    }
+
+    fn failed(&mut self, error: &str) {
+        self.failures += 1;
+        let (worker, joined) = (&self.worker, self.known.is_some());
+        if !joined {
+            // Said once, not every second.
+            if self.failures == self.keeper.config.down_after {
+                tracing::warn!(worker = worker.name, error, "worker does not answer yet");
+            }
+            return;
+        }
+        if self.failures >= self.keeper.config.down_after && worker.set_state(WorkerState::Down) {
+            tracing::warn!(worker = worker.name, error, "worker is down");
+            self.known = None;
+            // Its connections may be half open, and what it holds when it is back is for it to say.
+            self.keeper.unfeed(worker);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! One worker as the router knows it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use arc_swap::ArcSwap;
+use hyper::Uri;
+use hyper::http::uri::{Authority, PathAndQuery, Scheme};
+use kvlane_engine_adapters::engine_facts::{Engine, ServedModel, instance_of};
+use kvlane_indexer::WorkerId;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::config::WorkerSpec;
+use crate::index_feed::Feeds;
+use crate::proxy::breaker::{Breaker, BreakerConfig};
+use crate::scheduling::{Barred, Standing};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// It has not shown yet that it serves.
+    Joining,
+    Ready,
+    /// It finishes what it has and gets nothing new.
+    Draining,
+    /// It does not answer.
+    Down,
+}
+
+impl WorkerState {
+    pub const ALL: [Self; 4] = [Self::Joining, Self::Ready, Self::Draining, Self::Down];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// What is known of a worker that has answered.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    pub engine: Engine,
+    /// What requests may ask it for, the base model first.
+    pub models: Vec<ServedModel>,
+    pub max_model_len: Option<usize>,
+    pub block_size: Option<u32>,
+    pub kv_blocks: Option<u64>,
+    pub slots: Option<u32>,
+    /// Data-parallel ranks; one of them is addressed when there are several.
+    pub ranks: Vec<u32>,
+}
+
+/// What the engine itself says of its load, the last time it was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EngineLoad {
+    pub running: Option<u64>,
+    pub waiting: Option<u64>,
+    pub kv_usage: Option<f64>,
+}
+
+/// Written by its watcher; read by everybody.
+#[derive(Debug)]
+pub struct Worker {
+    pub instance: u64,
+    /// What people call it.
+    pub name: String,
+    pub url: String,
+    pub spec: WorkerSpec,
+    authority: Authority,
+    prefix: String,
+    state: AtomicU8,
+    /// Somebody asked it to be drained.
+    draining: AtomicBool,
+    about: ArcSwap<About>,
+    load: Mutex<EngineLoad>,
+    pub breaker: Breaker,
+    /// Its events' way into the index, once it has joined.
+    pub feeds: Mutex<Option<Feeds>>,
+    /// Set when it was said that it does not report cached tokens.
+    unreported: AtomicBool,
+}
+
+impl Worker {
+    /// None when its URL is none.
+    pub fn new(spec: WorkerSpec, instance: Option<u64>, breaker: BreakerConfig) -> Option<Self> {
+        let uri: Uri = spec.url.parse().ok()?;
+        let authority = uri.authority()?.clone();
+        Some(Self {
+            instance: instance.unwrap_or_else(|| instance_of(&spec.url)),
+            name: spec.name.clone().unwrap_or_else(|| authority.to_string()),
+            url: spec.url.clone(),
+            prefix: uri.path().trim_end_matches('/').to_owned(),
+            authority,
+            state: AtomicU8::new(WorkerState::Joining as u8),
+            draining: AtomicBool::new(false),
+            about: ArcSwap::from_pointee(About { ranks: vec![0], ..About::default() }),
+            load: Mutex::default(),
+            breaker: Breaker::new(breaker),
+            feeds: Mutex::default(),
+            unreported: AtomicBool::new(false),
+            spec,
+        })
+    }
+
+    /// Where `path` is on this worker.
+    pub fn uri(&self, path: &str) -> Option<Uri> {
+        let path: PathAndQuery = if self.prefix.is_empty() {
+            path.parse().ok()?
+        } else {
+            format!("{}{path}", self.prefix).parse().ok()?
+        };
+        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
+        uri.build().ok()
+    }
+
+    pub fn state(&self) -> WorkerState {
+        let state = WorkerState::ALL[usize::from(self.state.load(Ordering::Relaxed))];
+        if state == WorkerState::Ready && self.draining.load(Ordering::Relaxed) {
+            WorkerState::Draining
+        } else {
+            state
+        }
+    }
+
+    /// Says whether that is something new.
+    pub fn set_state(&self, state: WorkerState) -> bool {
+        self.state.swap(state as u8, Ordering::Relaxed) != state as u8
+    }
+
+    pub fn drain(&self, draining: bool) {
+        self.draining.store(draining, Ordering::Relaxed);
+    }
+
+    pub fn about(&self) -> Arc<About> {
+        self.about.load_full()
+    }
+
+    pub fn set_about(&self, about: About) {
+        self.about.store(Arc::new(about));
+    }
+
+    pub fn engine_load(&self) -> EngineLoad {
+        *self.load.lock()
+    }
+
+    pub fn set_engine_load(&self, load: EngineLoad) {
+        *self.load.lock() = load;
+    }
+
+    /// Whether it may be chosen.
+    pub fn barred(&self) -> Option<Barred> {
+        match self.state() {
+            WorkerState::Joining => Some(Barred::Joining),
+            WorkerState::Draining => Some(Barred::Draining),
+            WorkerState::Down => Some(Barred::Down),
+            WorkerState::Ready => (!self.breaker.admits()).then_some(Barred::Breaker),
+        }
+    }
+
+    /// One for each of its ranks.
+    pub fn standings(&self) -> impl Iterator<Item = Standing> + use<> {
+        let (instance, barred, about) = (self.instance, self.barred(), self.about());
+        let ranks = about.ranks.len();
+        (0..ranks).map(move |n| Standing { worker: WorkerId::new(instance, about.ranks[n]), barred })
+    }
+
+    /// True once: somebody should be told that this worker does not report cached tokens.
+    pub fn first_unreported(&self) -> bool {
+        !self.unreported.swap(true, Ordering::Relaxed)
+    }
+}

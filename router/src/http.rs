@@ -1,0 +1,222 @@
+//! The front door: what is asked, by path and method.
+
+mod admin;
+mod completions;
+mod exposition;
+mod listener;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+pub use self::listener::{Edge, Listener};
+use crate::app::Router;
+use crate::error::{Fault, RouterError};
+use crate::openai::Endpoint;
+use crate::proxy::{Body, refuse};
+use crate::telemetry::{REQUEST_ID, RequestId};
+
+/// Which of the two listeners a request came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    Public,
+    Admin,
+}
+
+const OPENAPI: &str = include_str!("../openapi.json");
+
+/// Answers one request. Whatever goes wrong is an answer too.
+pub async fn answer(
+    router: Arc<Router>,
+    door: Door,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let arrived = Instant::now();
+    let id = RequestId::of(request.headers());
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let answered = match door {
+        Door::Public => public(&router, request, arrived, &id).await,
+        Door::Admin => admin::answer(&router, request).await,
+    };
+    let mut response = answered.unwrap_or_else(|error| {
+        if error.fault() != Fault::Client {
+            tracing::warn!(request_id = %id, %method, path, status = error.status().as_u16(), "{error}");
+        } else {
+            tracing::debug!(request_id = %id, %method, path, status = error.status().as_u16(), "{error}");
+        }
+        refuse(&error)
+    });
+    response.headers_mut().insert(REQUEST_ID, id.header());
+    Ok(response)
+}
+
+async fn public(
+    router: &Arc<Router>,
+    request: Request<Incoming>,
+    arrived: Instant,
+    id: &RequestId,
+) -> Result<Response<Body>, RouterError> {
+    let path = request.uri().path();
+    let endpoint = match path {
+        "/v1/chat/completions" => Some(Endpoint::Chat),
+        "/v1/completions" => Some(Endpoint::Completions),
+        "/v1/embeddings" => Some(Endpoint::Embeddings),
+        "/v1/responses" => Some(Endpoint::Responses),
+        "/tokenize" => Some(Endpoint::Tokenize),
+        "/detokenize" => Some(Endpoint::Detokenize),
+        _ => None,
+    };
+    if let Some(endpoint) = endpoint {
+        only(&request, &Method::POST, "POST")?;
+        let answered = completions::answer(router, endpoint, request, arrived, id).await;
+        return answered
+            .inspect_err(|refused| {
+                // Those that got as far as a model are counted by their meter.
+                if !refused.metered {
+                    router.metrics.refused(endpoint.name(), refused.error.class());
+                }
+            })
+            .map_err(|refused| refused.error);
+    }
+    let response = match path {
+        "/health" => router.health(),
+        "/live" => text(StatusCode::OK, "live"),
+        "/ready" => match router.ready() {
+            Ok(()) => text(StatusCode::OK, "ready"),
+            Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+        },
+        "/metrics" => exposition::answer(router),
+        "/version" => json_answer(StatusCode::OK, &json!({ "version": env!("CARGO_PKG_VERSION") })),
+        "/v1/models" => json_answer(StatusCode::OK, &router.models()),
+        "/openapi.json" => {
+            let mut response = text(StatusCode::OK, OPENAPI);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        _ => match path.strip_prefix("/v1/models/").map(decoded) {
+            Some(name) if !name.is_empty() => json_answer(StatusCode::OK, &router.model(&name)?),
+            _ => {
+                let (method, path) = (request.method().to_string(), path.to_owned());
+                return Err(RouterError::UnknownPath { method, path });
+            }
+        },
+    };
+    if request.method() == Method::HEAD {
+        return Ok(response);
+    }
+    only(&request, &Method::GET, "GET")?;
+    Ok(response)
+}
+
+fn only(request: &Request<Incoming>, method: &Method, allowed: &'static str) -> Result<(), RouterError> {
+    if request.method() == method {
+        return Ok(());
+    }
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    Err(RouterError::MethodNotAllowed { method, path, allowed })
+}
+
+/// `%2F` and its like; names of models have slashes.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        match (first, hex) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            (byte, _) => {
+                bytes.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn json_answer(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(value.to_string().into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// How much of a body that is too large is read away, so that its sender gets to read why.
+const READ_AWAY: usize = 64 << 20;
+const READ_AWAY_FOR: Duration = Duration::from_secs(5);
+
+/// The whole body, if it comes in time and is not too large.
+async fn read_body(mut body: Incoming, limit_mib: usize, patience: Duration) -> Result<Bytes, RouterError> {
+    let limit = limit_mib << 20;
+    let announced = body.size_hint().exact().unwrap_or(0);
+    let read = async {
+        let mut whole = BytesMut::new();
+        let mut first: Option<Bytes> = None;
+        if announced <= limit as u64 {
+            while let Some(frame) = body.frame().await {
+                // The client went away, and nobody will read an answer.
+                let frame =
+                    frame.map_err(|_| RouterError::bad_request(None, "the request's body broke off"))?;
+                let Ok(data) = frame.into_data() else { continue };
+                if whole.len() + first.as_ref().map_or(0, Bytes::len) + data.len() > limit {
+                    return Err(RouterError::BodyTooLarge { limit_mib });
+                }
+                // Most bodies come in one piece, and stay where they are.
+                match first.take() {
+                    None if whole.is_empty() => first = Some(data),
+                    None => whole.extend_from_slice(&data),
+                    Some(before) => {
+                        whole.reserve((announced as usize).max(before.len() + data.len()));
+                        whole.extend_from_slice(&before);
+                        whole.extend_from_slice(&data);
+                    }
+                }
+            }
+            return Ok(first.unwrap_or_else(|| whole.freeze()));
+        }
+        Err(RouterError::BodyTooLarge { limit_mib })
+    };
+    let read = tokio::time::timeout(patience, read).await;
+    let read = read.unwrap_or(Err(RouterError::BodyTooSlow { seconds: patience.as_secs() }));
+    if matches!(read, Err(RouterError::BodyTooLarge { .. })) {
+        let away = async {
+            let mut left = READ_AWAY;
+            while let Some(Ok(frame)) = body.frame().await
+                && left > 0
+            {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            }
+        };
+        let _ = tokio::time::timeout(READ_AWAY_FOR, away).await;
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_decoded() {
+        assert_eq!(decoded("org%2Fname"), "org/name");
+        assert_eq!(decoded("a%2"), "a%2");
+        assert_eq!(decoded("%zz%C3%A9"), "%zz\u{e9}");
+    }
+}

@@ -1,0 +1,285 @@
+//! What operators ask: who is there, what is known, why a request goes where it goes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
+use kvlane_engine_adapters::engine_facts::Engine;
+use kvlane_engine_adapters::http_client::HttpClient;
+use kvlane_indexer::WorkerId;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::completions::{prompt, read_either, session};
+use super::{exposition, json_answer, read_body, text};
+use crate::app::Router;
+use crate::config::Mode;
+use crate::discovery::Worker;
+use crate::error::RouterError;
+use crate::openai::json_error;
+use crate::proxy::Body;
+use crate::scheduling::{Demand, Ranked};
+
+pub(super) async fn answer(
+    router: &Arc<Router>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, RouterError> {
+    let (parts, body) = request.into_parts();
+    let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+    let drained = path.strip_prefix("/admin/workers/").and_then(|rest| rest.strip_suffix("/drain"));
+    let allowed = match path.as_str() {
+        "/admin/workers" | "/admin/index" | "/admin/config" => "GET",
+        "/admin/mode" => "GET, POST",
+        "/admin/explain" => "POST",
+        "/metrics" | "/live" | "/ready" | "/health" => "GET",
+        _ if drained.is_some() => "POST",
+        _ => return Err(RouterError::UnknownPath { method: method.to_string(), path }),
+    };
+    if !allowed.split(", ").any(|allowed| allowed == method.as_str()) {
+        return Err(RouterError::MethodNotAllowed { method: method.to_string(), path, allowed });
+    }
+    let server = &router.config.server;
+    let patience = std::time::Duration::from_millis(server.body_timeout_ms);
+    let bytes = read_body(body, server.body_limit_mib, patience).await?;
+    let answer = match path.as_str() {
+        "/admin/workers" => {
+            json!({ "workers": router.keeper.fleet().workers.iter().map(|worker| shown(router, worker)).collect::<Vec<_>>() })
+        }
+        "/admin/index" => index(router),
+        "/admin/config" => router.settings.clone(),
+        "/admin/mode" if method == Method::GET => mode(router),
+        "/admin/mode" => switch(router, &bytes).await?,
+        "/admin/explain" => {
+            let session = session(&parts.headers, None);
+            explain(router, bytes, session).await?
+        }
+        "/metrics" => return Ok(exposition::answer(router)),
+        "/live" => return Ok(text(StatusCode::OK, "live")),
+        "/health" => return Ok(router.health()),
+        "/ready" => {
+            return Ok(match router.ready() {
+                Ok(()) => text(StatusCode::OK, "ready"),
+                Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
+            });
+        }
+        _ => drain(router, drained.unwrap_or_default(), &bytes)?,
+    };
+    Ok(json_answer(StatusCode::OK, &answer))
+}
+
+fn shown(router: &Router, worker: &Worker) -> Value {
+    let about = worker.about();
+    let ranks: Vec<Value> = about
+        .ranks
+        .iter()
+        .map(|rank| {
+            let load = router.scheduler.load(WorkerId::new(worker.instance, *rank));
+            json!({
+                "rank": rank, "requests": load.requests, "prefill_tokens": load.prefill_tokens, "blocks": load.blocks,
+            })
+        })
+        .collect();
+    let feeds = worker.feeds.lock();
+    let events = feeds.as_ref().map(|feeds| {
+        let states: Vec<_> = feeds.health().iter().map(|health| health.report()).collect();
+        json!({
+            "source": feeds.kind(), "refused": feeds.refusal(), "caught_up": feeds.caught_up(),
+            "ranks": serde_json::to_value(states).unwrap_or_default(),
+        })
+    });
+    json!({
+        "id": worker.instance,
+        "name": worker.name,
+        "url": worker.url,
+        "state": worker.state(),
+        "breaker": worker.breaker.state().name(),
+        "engine": about.engine,
+        "models": about.models.iter().map(|model| &model.name).collect::<Vec<_>>(),
+        "max_model_len": about.max_model_len,
+        "block_size": about.block_size,
+        "kv_blocks": about.kv_blocks,
+        "slots": about.slots,
+        "engine_load": worker.engine_load(),
+        "load": ranks,
+        "events": events,
+    })
+}
+
+fn index(router: &Router) -> Value {
+    let stats = router.index.stats();
+    let workers: Vec<Value> = stats
+        .workers
+        .iter()
+        .map(|worker| {
+            json!({
+                "id": worker.worker.instance, "rank": worker.worker.dp_rank, "device_blocks": worker.device_blocks,
+                "host_blocks": worker.host_blocks, "disk_blocks": worker.disk_blocks, "bytes": worker.bytes,
+            })
+        })
+        .collect();
+    let fleet = router.keeper.fleet();
+    let models: Map<String, Value> = fleet
+        .models
+        .values()
+        .map(|served| {
+            let known = json!({
+                "base": served.group.name, "block_size": served.group.block_size.tokens(),
+                "prompts_known_by": served.group.words.name(), "workers": served.workers.len(),
+            });
+            (served.name.clone(), known)
+        })
+        .collect();
+    let nats = router.keeper.nats().map(|view| serde_json::to_value(view.report()).unwrap_or_default());
+    json!({
+        "bytes": stats.bytes, "max_bytes": stats.max_bytes, "nodes": stats.nodes,
+        "distinct_blocks": stats.distinct_blocks, "predicted_blocks": stats.predicted_blocks,
+        "stored_blocks_total": stats.stored_blocks_total, "removed_blocks_total": stats.removed_blocks_total,
+        "orphaned_blocks_total": stats.orphaned_blocks_total, "forgotten_blocks_total": stats.forgotten_blocks_total,
+        "workers": workers, "models": models, "nats": nats,
+    })
+}
+
+fn mode(router: &Router) -> Value {
+    let routing = router.routing();
+    json!({ "mode": routing.mode, "overlap_weight": routing.overlap_weight, "temperature": routing.temperature })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Switch {
+    mode: Option<String>,
+    overlap_weight: Option<f64>,
+    temperature: Option<f64>,
+    /// Empties the workers' caches and what is known of them, so that a comparison starts clean.
+    #[serde(default)]
+    reset: bool,
+}
+
+async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError> {
+    let asked: Switch = serde_json::from_slice(bytes).map_err(|_| json_error::<Switch>(bytes))?;
+    let mut routing = router.routing();
+    if let Some(mode) = &asked.mode {
+        let wrong = |expected: String| {
+            RouterError::bad_request("mode".to_owned(), format!("`mode` is {mode:?}, expected {expected}"))
+        };
+        routing.mode = mode.parse::<Mode>().map_err(wrong)?;
+    }
+    for (name, asked, setting) in [
+        ("overlap_weight", asked.overlap_weight, &mut routing.overlap_weight),
+        ("temperature", asked.temperature, &mut routing.temperature),
+    ] {
+        let Some(value) = asked else { continue };
+        if !(value.is_finite() && value >= 0.0) {
+            let message = format!("`{name}` is {value}, expected 0 or more");
+            return Err(RouterError::bad_request(name.to_owned(), message));
+        }
+        *setting = value;
+    }
+    router.set_routing(routing);
+    let mut answer = mode(router);
+    if asked.reset {
+        answer["reset"] = reset(router).await;
+    }
+    tracing::info!(mode = router.mode().name(), reset = asked.reset, "routing mode set");
+    Ok(answer)
+}
+
+const RESET_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Empties every cache that can be emptied from outside. What is known of a worker goes only when its cache did, or the
+/// index would stay blind to what it still holds.
+async fn reset(router: &Arc<Router>) -> Value {
+    let client = HttpClient::new(RESET_PATIENCE, 1 << 16);
+    let mut outcome = Map::new();
+    for worker in &router.keeper.fleet().workers {
+        let path = match worker.about().engine {
+            Engine::Sglang => "/flush_cache",
+            Engine::Vllm | Engine::Trtllm => "/reset_prefix_cache",
+        };
+        let emptied = client.post(&format!("{}{path}", worker.url)).await;
+        let said = match emptied {
+            Ok(_) => {
+                for rank in &worker.about().ranks {
+                    let id = WorkerId::new(worker.instance, *rank);
+                    router.index.forget(id);
+                    let _ = router.index.register(id);
+                }
+                "emptied".to_owned()
+            }
+            Err(error) => format!("not emptied: {error} (vLLM needs VLLM_SERVER_DEV_MODE=1)"),
+        };
+        outcome.insert(worker.name.clone(), said.into());
+    }
+    outcome.into()
+}
+
+/// What would be decided about a request now. Nothing is placed.
+async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) -> Result<Value, RouterError> {
+    let request = read_either(router, bytes).await?;
+    let served = router.served(request.view.model.as_deref())?;
+    let prompt = prompt(router, &request, &served).await?;
+    let overlap = router.index.overlap(&prompt.blocks, router.clock.tick());
+    let session = session.or_else(|| request.view.session_id.clone()).or_else(|| request.user.clone());
+    let demand = Demand {
+        blocks: prompt.blocks,
+        prompt_tokens: prompt.tokens,
+        block_tokens: served.group.block_size.tokens(),
+        session: session.map(|session| xxhash_rust::xxh3::xxh3_64(session.as_bytes())),
+    };
+    let decision = router.scheduler.explain(&demand, &overlap, &served.standings(), 0);
+    let candidate = |ranked: &Ranked| {
+        let held = overlap.of(ranked.worker);
+        json!({
+            "worker": served.worker(ranked.worker).map(|worker| &worker.name),
+            "id": ranked.worker.instance,
+            "rank": ranked.worker.dp_rank,
+            "held_blocks": held.device,
+            "expected_blocks": held.predicted,
+            "active_requests": ranked.active_requests,
+            "prefill_cost": ranked.cost.prefill,
+            "decode_cost": ranked.cost.decode,
+            "cost": ranked.cost.total(),
+            "barred": ranked.barred,
+        })
+    };
+    let list = |ranked: &[Ranked]| ranked.iter().map(candidate).collect::<Vec<_>>();
+    Ok(json!({
+        "model": served.name,
+        "mode": router.mode(),
+        "prompt_tokens": demand.prompt_tokens,
+        "prompt_tokens_exact": prompt.exact,
+        "block_size": demand.block_tokens,
+        "blocks": demand.blocks.len(),
+        "prompts_known_by": served.group.words.name(),
+        "chosen": decision.ranked.first().map(candidate),
+        "candidates": list(&decision.ranked),
+        "barred": list(&decision.barred),
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    #[serde(default = "yes")]
+    draining: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn drain(router: &Router, name: &str, bytes: &[u8]) -> Result<Value, RouterError> {
+    let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
+    let asked: Drain = serde_json::from_slice(bytes).map_err(|_| json_error::<Drain>(bytes))?;
+    let fleet = router.keeper.fleet();
+    let named = |worker: &&Arc<Worker>| worker.name == name || worker.instance.to_string() == name;
+    let Some(worker) = fleet.workers.iter().find(named) else {
+        let known: Vec<&str> = fleet.workers.iter().map(|worker| worker.name.as_str()).collect();
+        let message = format!("there is no worker {name:?}; there are: {}", known.join(", "));
+        return Err(RouterError::bad_request("worker".to_owned(), message));
+    };
+    worker.drain(asked.draining);
+    tracing::info!(worker = worker.name, draining = asked.draining, "worker drained by an operator");
+    Ok(shown(router, worker))
+}

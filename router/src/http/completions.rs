@@ -1,0 +1,259 @@
+//! The request's path, read from top to bottom: read, prompt, overlap, place, forward.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue};
+use hyper::{HeaderMap, Request, Response};
+use kvlane_engine_adapters::process::since_1970;
+use serde::Deserialize;
+use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::read_body;
+use crate::app::Router;
+use crate::discovery::{Served, WorkerState};
+use crate::error::RouterError;
+use crate::metrics::{Meter, Outcome};
+use crate::openai::{ClientRequest, Endpoint, json_error};
+use crate::preprocess::{Blocks, Prompt};
+use crate::proxy::{Body, Journey, Payload, PlacedBy, passed_on};
+use crate::scheduling::{Decision, Demand};
+use crate::telemetry::{REQUEST_ID, RequestId, TRACEPARENT};
+
+/// An error, and whether a meter has counted it.
+pub(super) struct Refused {
+    pub(super) error: RouterError,
+    pub(super) metered: bool,
+}
+
+impl From<RouterError> for Refused {
+    fn from(error: RouterError) -> Self {
+        Self { error, metered: false }
+    }
+}
+
+/// The one field of a request that is passed through.
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    user: Option<serde_json::Value>,
+}
+
+pub(super) async fn answer(
+    router: &Arc<Router>,
+    endpoint: Endpoint,
+    request: Request<Incoming>,
+    arrived: Instant,
+    id: &RequestId,
+) -> Result<Response<Body>, Refused> {
+    let (parts, body) = request.into_parts();
+    let server = &router.config.server;
+    let bytes = read_body(body, server.body_limit_mib, Duration::from_millis(server.body_timeout_ms)).await?;
+    let received = Instant::now();
+
+    let (payload, model, session) = match endpoint {
+        Endpoint::Chat | Endpoint::Completions => {
+            let request = router.preprocessor.read(endpoint, bytes).await?;
+            let (model, session) = (request.view.model.clone(), session(&parts.headers, Some(&request)));
+            (Payload::Generate(request), model, session)
+        }
+        _ => {
+            let named: Named = serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes))?;
+            let user = named.user.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
+            let session = session(&parts.headers, None).or(user);
+            (Payload::Raw { path: endpoint.path(), body: bytes }, named.model, session)
+        }
+    };
+    let served = router.served(model.as_deref())?;
+    let streamed = matches!(&payload, Payload::Generate(request) if request.streams());
+    let mut meter = Meter::begin(&router.metrics, served.metrics.clone(), endpoint, streamed, arrived);
+
+    let placed = place(router, &payload, &served, session, &meter, arrived, received).await;
+    let (demand, overlap, placement, placed) = placed.map_err(|error| {
+        meter.outcome = Outcome::Error(error.class());
+        Refused { error, metered: true }
+    })?;
+    let (context, span) = router.tracer.begin(&parts.headers, endpoint.path(), id);
+    let mut headers = outgoing(&parts.headers);
+    headers.insert(REQUEST_ID, id.header());
+    context.header().into_iter().for_each(|value| drop(headers.insert(TRACEPARENT, value)));
+    let journey = Journey {
+        payload,
+        headers,
+        served,
+        demand,
+        overlap,
+        placement,
+        placed,
+        meter,
+        id: id.clone(),
+        span,
+        names_worker: router.config.routing.decision_headers,
+    };
+    router.proxy.forward(journey).await.map_err(|error| Refused { error, metered: true })
+}
+
+type Placed = (Demand, kvlane_indexer::Overlap, crate::scheduling::Placement, PlacedBy);
+
+/// Everything between the body and the worker.
+async fn place(
+    router: &Arc<Router>,
+    payload: &Payload,
+    served: &Arc<Served>,
+    session: Option<String>,
+    meter: &Meter,
+    arrived: Instant,
+    received: Instant,
+) -> Result<Placed, RouterError> {
+    if router.draining() {
+        return Err(RouterError::Draining);
+    }
+    let policy = router.scheduler.policy();
+    let prompt = match payload {
+        Payload::Generate(request) => {
+            let prompt = prompt(router, request, served).await?;
+            meter.prepared(received - arrived, prompt.took);
+            check_length(router, request, served, &prompt)?;
+            prompt
+        }
+        Payload::Raw { body, .. } => Prompt::unknown(body.len()),
+    };
+    let looked = Instant::now();
+    let overlap = router.index.overlap(&prompt.blocks, router.clock.tick());
+    let found = Instant::now();
+    let demand = Demand {
+        blocks: prompt.blocks,
+        prompt_tokens: prompt.tokens,
+        block_tokens: served.group.block_size.tokens(),
+        session: session.as_ref().map(|session| xxh3_64(session.as_bytes())),
+    };
+    let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
+    let placement = router
+        .scheduler
+        .place(&demand, &overlap, &served.standings(), draw)
+        .map_err(|decision| no_worker(served, &decision))?;
+    meter.placed(found - looked, found.elapsed(), received.elapsed());
+
+    let worker = placement.reservation.worker();
+    let held = overlap.of(worker);
+    // Until its events say so, the worker is expected to hold what it was sent.
+    router.index.predict(worker, &demand.blocks, router.clock.tick());
+    if let Some(worker) = served.worker(worker) {
+        router.metrics.placed(&worker.name, held.device as usize, demand.blocks.len());
+    }
+    let placed = PlacedBy {
+        session,
+        prompt_tokens: demand.prompt_tokens,
+        blocks: demand.blocks.len(),
+        held_blocks: held.device as usize,
+        block_tokens: demand.block_tokens,
+        ..PlacedBy::new(router.mode().name(), &placement.decision)
+    };
+    tracing::debug!(model = served.name, decision = ?placement.decision, "placed");
+    Ok((demand, overlap, placement, placed))
+}
+
+/// The prompt, as far as the way of placing or a limit needs it.
+pub(super) async fn prompt(
+    router: &Arc<Router>,
+    request: &Arc<ClientRequest>,
+    served: &Arc<Served>,
+) -> Result<Prompt, RouterError> {
+    if !router.scheduler.policy().sees_caches() && router.config.model.max_len == 0 {
+        return Ok(Prompt::unknown(request.bytes.len()));
+    }
+    let blocks = Blocks { size: served.group.block_size, lora_name: served.lora_name.clone() };
+    let engine = served.ready().next().map(|worker| worker.url.clone());
+    let now = since_1970().as_secs() as i64;
+    router.preprocessor.prompt(request, &served.group.words, &blocks, engine.as_deref(), now).await
+}
+
+/// Refuses what every engine would refuse, without asking one.
+fn check_length(
+    router: &Router,
+    request: &ClientRequest,
+    served: &Served,
+    prompt: &Prompt,
+) -> Result<(), RouterError> {
+    if !prompt.exact {
+        return Ok(());
+    }
+    let configured = router.config.model.max_len;
+    let (limit, answer) = if configured > 0 {
+        let asked = request.view.limit().map_or(1, |(_, limit)| limit.max(1) as usize);
+        (configured, asked)
+    } else {
+        // What else the engine wants is for it to say.
+        (served.max_len.unwrap_or(usize::MAX), 1)
+    };
+    if prompt.tokens.saturating_add(answer) <= limit {
+        return Ok(());
+    }
+    let (param, asked) = match request.view.limit().filter(|_| configured > 0) {
+        Some((name, tokens)) if prompt.tokens < limit => {
+            (name, format!(" and {tokens} for its answer in `{name}`"))
+        }
+        _ if request.view.messages.is_some() => ("messages", String::new()),
+        _ => ("prompt", String::new()),
+    };
+    Err(RouterError::BadRequest {
+        message: format!(
+            "the prompt has {} tokens{asked}; model `{}` takes at most {limit} tokens for both",
+            prompt.tokens, served.name
+        ),
+        param: Some(param.to_owned()),
+        code: Some("context_length_exceeded"),
+    })
+}
+
+fn no_worker(served: &Served, decision: &Decision) -> RouterError {
+    let count = |state: WorkerState| served.workers.iter().filter(|worker| worker.state() == state).count();
+    let states = WorkerState::ALL.map(|state| (count(state), state.name()));
+    let mut why: Vec<String> = states
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| format!("{count} {name}"))
+        .collect();
+    if decision.barred.is_empty() {
+        why.push("none there".to_owned());
+    }
+    RouterError::NoWorker { model: served.name.clone(), why: why.join(", ") }
+}
+
+/// What the client calls its conversation, in any of the ways clients do.
+pub(super) fn session(headers: &HeaderMap, request: Option<&Arc<ClientRequest>>) -> Option<String> {
+    let header = |name: &str| headers.get(name)?.to_str().ok().filter(|id| !id.is_empty()).map(str::to_owned);
+    header("x-session-id")
+        .or_else(|| header("x-dynamo-session-id"))
+        .or_else(|| request?.view.session_id.clone())
+        .or_else(|| request?.user.clone())
+}
+
+/// The client's headers as they go to a worker: all but those that were meant for us.
+fn outgoing(headers: &HeaderMap) -> HeaderMap {
+    let mut headers = passed_on(headers);
+    for name in [HOST, CONTENT_LENGTH, EXPECT] {
+        headers.remove(name);
+    }
+    // The answer is to be read on its way.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers
+}
+
+/// For explanations: a request as it would be read, and by which endpoint.
+pub(super) async fn read_either(router: &Router, bytes: Bytes) -> Result<Arc<ClientRequest>, RouterError> {
+    #[derive(Deserialize)]
+    struct Either {
+        #[serde(default)]
+        prompt: Option<serde::de::IgnoredAny>,
+    }
+    let either: Either = serde_json::from_slice(&bytes).map_err(|_| json_error::<Either>(&bytes))?;
+    let endpoint = if either.prompt.is_some() { Endpoint::Completions } else { Endpoint::Chat };
+    router.preprocessor.read(endpoint, bytes).await
+}

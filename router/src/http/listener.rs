@@ -1,0 +1,107 @@
+//! A listening socket and its connections.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceBuilder;
+use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+
+use super::{Door, answer};
+use crate::app::Router;
+
+/// What every connection of a listener has in common.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    pub door: Door,
+    pub max_connections: usize,
+    pub header_timeout: Duration,
+    pub cors_origins: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    edge: Edge,
+}
+
+impl Listener {
+    pub async fn bind(address: SocketAddr, edge: Edge) -> std::io::Result<Self> {
+        Ok(Self { socket: TcpListener::bind(address).await?, edge })
+    }
+
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Serves until stopped, then lets connections finish what they are at.
+    pub async fn serve(self, router: Arc<Router>, stop: CancellationToken) {
+        let places = Arc::new(Semaphore::new(self.edge.max_connections.min(Semaphore::MAX_PERMITS)));
+        let (door, cors) = (self.edge.door, cors(&self.edge.cors_origins));
+        let service =
+            tower::service_fn(move |request: Request<Incoming>| answer(router.clone(), door, request));
+        let service = ServiceBuilder::new().option_layer(cors).service(service);
+        let mut server = auto::Builder::new(TokioExecutor::new());
+        server
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.edge.header_timeout)
+            .half_close(false)
+            .pipeline_flush(true);
+        server.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(30)));
+        let graceful = GracefulShutdown::new();
+        loop {
+            let accepted = async {
+                // A connection too many waits in the system's queue.
+                let place = places.clone().acquire_owned().await;
+                (place, self.socket.accept().await)
+            };
+            let Some((place, accepted)) = stop.run_until_cancelled(accepted).await else { break };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of files, most likely: it passes when connections are closed.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let _ = stream.set_nodelay(true);
+            let service = TowerToHyperService::new(service.clone());
+            let connection =
+                server.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+            let watched = graceful.watch(connection);
+            tokio::spawn(async move {
+                if let Err(error) = watched.await {
+                    tracing::debug!(error = %error, "connection ended");
+                }
+                drop(place);
+            });
+        }
+        drop(self.socket);
+        graceful.shutdown().await;
+    }
+}
+
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let layer = CorsLayer::new().allow_methods(Any).allow_headers(Any).expose_headers(Any);
+    match origins {
+        [] => None,
+        [any] if any == "*" => Some(layer.allow_origin(Any)),
+        origins => {
+            let origins: Vec<_> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+            Some(layer.allow_origin(AllowOrigin::list(origins)))
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Every metric, once: its name, meaning, labels and buckets.
+//!
+//! Names that begin with `dynamo_` are Dynamo's, with its labels, so that its dashboards keep working; ours begin with
+//! `kvlane_`. Label values come from what is served and known here, never from what a request says.
+
+mod meter;
+mod snapshot;
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use parking_lot::RwLock;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+
+pub use self::meter::{Meter, Outcome, Phase};
+pub use self::snapshot::{Exposition, Kind};
+
+/// Resolves 600 ms, where most people's objective for the first token lies.
+const TTFT_S: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0,
+    20.0, 30.0, 60.0, 120.0, 300.0,
+];
+/// Resolves 60 ms, where most people's objective between tokens lies.
+const ITL_S: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.15, 0.2, 0.3,
+    0.5, 1.0, 2.0, 5.0,
+];
+const DURATION_S: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 130.0, 260.0, 510.0];
+const TOKENS: &[f64] =
+    &[0.0, 32.0, 100.0, 210.0, 430.0, 870.0, 1800.0, 3600.0, 7400.0, 15000.0, 31000.0, 63000.0, 130_000.0];
+const SHARE: &[f64] = &[0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0];
+const OVERHEAD_MS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0,
+    256.0,
+];
+const PHASE_S: &[f64] = &[
+    0.000_001, 0.000_005, 0.000_01, 0.000_025, 0.000_05, 0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005,
+    0.01, 0.025, 0.05, 0.1, 0.5, 1.0,
+];
+
+/// One model's metrics, resolved once.
+#[derive(Debug)]
+pub struct ModelMetrics {
+    pub name: String,
+    inflight: IntGauge,
+    active: IntGauge,
+    queued: IntGauge,
+    output_tokens: IntCounter,
+    duration: Histogram,
+    ttft: Histogram,
+    itl: Histogram,
+    input_tokens: Histogram,
+    output_sequence: Histogram,
+    cached_tokens: Histogram,
+}
+
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    models: RwLock<HashMap<String, Arc<ModelMetrics>>>,
+    requests: IntCounterVec,
+    started: IntCounterVec,
+    inflight: IntGaugeVec,
+    active: IntGaugeVec,
+    queued: IntGaugeVec,
+    output_tokens: IntCounterVec,
+    duration: HistogramVec,
+    ttft: HistogramVec,
+    itl: HistogramVec,
+    input_tokens: HistogramVec,
+    output_sequence: HistogramVec,
+    cached_tokens: HistogramVec,
+    disconnected: IntGauge,
+    phases: [Histogram; Phase::ALL.len()],
+    overhead: [Histogram; 4],
+    template: Histogram,
+    tokenize: Histogram,
+    hit_rate: Histogram,
+    retries: IntCounterVec,
+    failures: IntCounterVec,
+    placements: IntCounterVec,
+    predicted_tokens: IntCounterVec,
+    reported_tokens: IntCounterVec,
+    disagreements: IntCounterVec,
+    unreported: IntCounterVec,
+    malformed: IntCounterVec,
+}
+
+/// Where a placement's time goes, by Dynamo's names.
+const OVERHEADS: [(&str, &str); 4] = [
+    ("dynamo_router_overhead_block_hashing_ms", "Hashing a prompt into blocks and sequences."),
+    ("dynamo_router_overhead_indexer_find_matches_ms", "Asking the index who holds how much of a prompt."),
+    ("dynamo_router_overhead_scheduling_ms", "Choosing a worker and reserving its load."),
+    ("dynamo_router_overhead_total_ms", "From the request's read body to its worker, tokenizing included."),
+];
+
+/// Declares and registers.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn add<C: prometheus::core::Collector + Clone + 'static>(
+        &self,
+        made: prometheus::Result<C>,
+    ) -> prometheus::Result<C> {
+        let made = made?;
+        self.0.register(Box::new(made.clone()))?;
+        Ok(made)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    fn histograms(
+        &self,
+        name: &str,
+        help: &str,
+        buckets: &[f64],
+        labels: &[&str],
+    ) -> prometheus::Result<HistogramVec> {
+        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Histogram> {
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+    }
+}
+
+impl Metrics {
+    /// The only place where a metric has a name, besides what is written from snapshots.
+    pub fn register() -> prometheus::Result<Arc<Self>> {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        let phase_seconds = make.histograms(
+            "kvlane_phase_seconds",
+            "Time a request spends in each phase before it is sent to a worker.",
+            PHASE_S,
+            &["phase"],
+        )?;
+        let overhead = |(name, help): (&str, &str)| make.histogram(name, help, OVERHEAD_MS);
+        let [hashing, matches, scheduling, total] = OVERHEADS;
+        let metrics = Self {
+            models: RwLock::default(),
+            requests: make.counters(
+                "dynamo_frontend_requests_total",
+                "Requests that are over. A model is named only when it is served here.",
+                &["model", "endpoint", "request_type", "status", "error_type"],
+            )?,
+            started: make.counters(
+                "dynamo_frontend_requests_started_total",
+                "Requests that were begun.",
+                &["model", "endpoint", "request_type"],
+            )?,
+            inflight: make.gauges("dynamo_frontend_inflight_requests", "Requests being answered.", &["model"])?,
+            active: make.gauges("dynamo_frontend_active_requests", "Requests being answered.", &["model"])?,
+            queued: make.gauges(
+                "dynamo_frontend_queued_requests",
+                "Requests that have not had their first token, as Dynamo counts them.",
+                &["model"],
+            )?,
+            output_tokens: make.counters("dynamo_frontend_output_tokens_total", "Tokens of answers.", &["model"])?,
+            duration: make.histograms(
+                "dynamo_frontend_request_duration_seconds",
+                "From a request's arrival to the end of its answer.",
+                DURATION_S,
+                &["model"],
+            )?,
+            ttft: make.histograms(
+                "dynamo_frontend_time_to_first_token_seconds",
+                "From a request's arrival to the first token of its answer.",
+                TTFT_S,
+                &["model"],
+            )?,
+            itl: make.histograms(
+                "dynamo_frontend_inter_token_latency_seconds",
+                "Between two tokens of a streamed answer.",
+                ITL_S,
+                &["model"],
+            )?,
+            input_tokens: make.histograms(
+                "dynamo_frontend_input_sequence_tokens",
+                "Tokens of a prompt.",
+                TOKENS,
+                &["model"],
+            )?,
+            output_sequence: make.histograms(
+                "dynamo_frontend_output_sequence_tokens",
+                "Tokens of an answer.",
+                TOKENS,
+                &["model"],
+            )?,
+            cached_tokens: make.histograms(
+                "dynamo_frontend_cached_tokens",
+                "Tokens of a prompt that its worker had cached, as the worker reports it; 0 when it had none.",
+                TOKENS,
+                &["model"],
+            )?,
+            disconnected: make.add(IntGauge::new(
+                "dynamo_frontend_disconnected_clients",
+                "Clients that went away before their answer was over.",
+            ))?,
+            phases: Phase::ALL.map(|phase| phase_seconds.with_label_values(&[phase.name()])),
+            overhead: [overhead(hashing)?, overhead(matches)?, overhead(scheduling)?, overhead(total)?],
+            template: make.histogram(
+                "dynamo_frontend_template_seconds",
+                "Rendering a chat template.",
+                PHASE_S,
+            )?,
+            tokenize: make.histogram("dynamo_frontend_tokenize_seconds", "Tokenizing a prompt.", PHASE_S)?,
+            hit_rate: make.histogram(
+                "dynamo_component_router_kv_hit_rate",
+                "Share of a prompt's blocks that the chosen worker was known to hold.",
+                SHARE,
+            )?,
+            retries: make.counters(
+                "kvlane_retries_total",
+                "Requests sent to another worker, by what the one before did.",
+                &["reason"],
+            )?,
+            failures: make.counters(
+                "kvlane_worker_failures_total",
+                "Requests a worker failed to answer.",
+                &["worker", "reason"],
+            )?,
+            placements: make.counters("kvlane_placements_total", "Requests placed on a worker.", &["worker"])?,
+            predicted_tokens: make.counters(
+                "kvlane_overlap_predicted_tokens_total",
+                "Prompt tokens the index said the chosen worker holds.",
+                &["worker"],
+            )?,
+            reported_tokens: make.counters(
+                "kvlane_overlap_reported_tokens_total",
+                "Prompt tokens the worker then reported as cached.",
+                &["worker"],
+            )?,
+            disagreements: make.counters(
+                "kvlane_overlap_disagreements_total",
+                "Answers whose cached tokens were more than a block below what the index had said.",
+                &["worker"],
+            )?,
+            unreported: make.counters(
+                "kvlane_overlap_unreported_total",
+                "Answers without a word about cached tokens where some were expected.",
+                &["worker"],
+            )?,
+            malformed: make.counters(
+                "kvlane_malformed_frames_total",
+                "Events of streamed answers that were not understood, passed on as they came.",
+                &["worker"],
+            )?,
+            registry: registry.clone(),
+        };
+        Ok(Arc::new(metrics))
+    }
+
+    /// One model's metrics; to be asked with names of served models only, or an empty one.
+    pub fn model(&self, name: &str) -> Arc<ModelMetrics> {
+        if let Some(known) = self.models.read().get(name) {
+            return known.clone();
+        }
+        let made = Arc::new(ModelMetrics {
+            name: name.to_owned(),
+            inflight: self.inflight.with_label_values(&[name]),
+            active: self.active.with_label_values(&[name]),
+            queued: self.queued.with_label_values(&[name]),
+            output_tokens: self.output_tokens.with_label_values(&[name]),
+            duration: self.duration.with_label_values(&[name]),
+            ttft: self.ttft.with_label_values(&[name]),
+            itl: self.itl.with_label_values(&[name]),
+            input_tokens: self.input_tokens.with_label_values(&[name]),
+            output_sequence: self.output_sequence.with_label_values(&[name]),
+            cached_tokens: self.cached_tokens.with_label_values(&[name]),
+        });
+        self.models.write().entry(name.to_owned()).or_insert(made).clone()
+    }
+
+    /// A request that never got as far as a model.
+    pub fn refused(&self, endpoint: &str, class: &str) {
+        self.requests.with_label_values(&["", endpoint, "", "error", class]).inc();
+    }
+
+    pub fn retried(&self, reason: &str) {
+        self.retries.with_label_values(&[reason]).inc();
+    }
+
+    pub fn worker_failed(&self, worker: &str, reason: &str) {
+        self.failures.with_label_values(&[worker, reason]).inc();
+    }
+
+    pub fn placed(&self, worker: &str, held_blocks: usize, blocks: usize) {
+        self.placements.with_label_values(&[worker]).inc();
+        if blocks > 0 {
+            self.hit_rate.observe(held_blocks.min(blocks) as f64 / blocks as f64);
+        }
+    }
+
+    /// What was expected of a worker's cache, and what it said.
+    pub fn audited(&self, worker: &str, predicted: usize, reported: Option<usize>, block_tokens: usize) {
+        self.predicted_tokens.with_label_values(&[worker]).inc_by(predicted as u64);
+        match reported {
+            Some(reported) => {
+                self.reported_tokens.with_label_values(&[worker]).inc_by(reported as u64);
+                if reported + block_tokens < predicted {
+                    self.disagreements.with_label_values(&[worker]).inc();
+                }
+            }
+            None if predicted > 0 => self.unreported.with_label_values(&[worker]).inc(),
+            None => {}
+        }
+    }
+
+    pub fn malformed(&self, worker: &str, frames: u64) {
+        if frames > 0 {
+            self.malformed.with_label_values(&[worker]).inc_by(frames);
+        }
+    }
+
+    /// A worker that is gone takes its series along.
+    pub fn forget_worker(&self, worker: &str) {
+        for vec in [
+            &self.placements,
+            &self.predicted_tokens,
+            &self.reported_tokens,
+            &self.disagreements,
+            &self.unreported,
+            &self.malformed,
+        ] {
+            let _ = vec.remove_label_values(&[worker]);
+        }
+        for reason in crate::error::Failure::NAMES {
+            let _ = self.failures.remove_label_values(&[worker, reason]);
+        }
+    }
+
+    /// Everything counted here, in Prometheus' text form.
+    pub fn text(&self) -> String {
+        let mut text = Vec::new();
+        // Writing to memory does not fail, and names were checked when they were registered.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+}

@@ -1,0 +1,309 @@
+//! A client's request: its bytes as they came, and a typed view of the fields that matter here.
+//!
+//! The bytes go to the engine unchanged, with three exceptions:
+//! `stream_options.include_usage` is asked for when a stream's client did not, because only the final usage tells what
+//! was cached; `kv_cache_report_mode` is taken out of `vllm_xargs`, because it would make an engine announce blocks
+//! twice; and for TensorRT-LLM, which refuses fields it does not know, the routers' own blocks `ext` and `nvext` are
+//! left out.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use kvlane_engine_adapters::engine_facts::Engine;
+use kvlane_engine_adapters::openai::GenerateRequest;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use crate::error::RouterError;
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    Chat,
+    Completions,
+    // Passed through, placed by load.
+    Embeddings,
+    Responses,
+    Tokenize,
+    Detokenize,
+}
+
+impl Endpoint {
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "/v1/chat/completions",
+            Self::Completions => "/v1/completions",
+            Self::Embeddings => "/v1/embeddings",
+            Self::Responses => "/v1/responses",
+            Self::Tokenize => "/tokenize",
+            Self::Detokenize => "/detokenize",
+        }
+    }
+
+    /// Dynamo's word in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat_completions",
+            Self::Completions => "completions",
+            Self::Embeddings => "embeddings",
+            Self::Responses => "responses",
+            Self::Tokenize => "tokenize",
+            Self::Detokenize => "detokenize",
+        }
+    }
+}
+
+/// A request that was understood.
+#[derive(Debug)]
+pub struct ClientRequest {
+    pub endpoint: Endpoint,
+    pub bytes: Bytes,
+    pub view: GenerateRequest,
+    /// What clients call their conversation in the body.
+    pub user: Option<String>,
+    edits: Edits,
+}
+
+/// Top-level fields that may have to change, as ranges of the body.
+#[derive(Clone, Debug, Default)]
+struct Edits {
+    /// Behind the opening brace, and whether other fields follow.
+    start: usize,
+    empty: bool,
+    stream_options: Option<(std::ops::Range<usize>, String)>,
+    xargs: Option<(std::ops::Range<usize>, String)>,
+    /// Whether it has blocks for routers.
+    own_blocks: bool,
+}
+
+#[derive(Deserialize)]
+struct Raw<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    stream_options: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    vllm_xargs: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    ext: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    nvext: Option<&'a RawValue>,
+    #[serde(default)]
+    user: Option<Value>,
+}
+
+/// A field that is there, be it `null`.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+impl ClientRequest {
+    pub fn read(endpoint: Endpoint, bytes: Bytes) -> Result<Self, RouterError> {
+        // A list would be read as a struct's fields in order.
+        if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
+            return Err(RouterError::bad_request(
+                None,
+                "the body is not JSON of the right kind: a list, expected an object",
+            ));
+        }
+        let view: GenerateRequest =
+            serde_json::from_slice(&bytes).map_err(|_| json_error::<GenerateRequest>(&bytes))?;
+        let raw: Raw<'_> = serde_json::from_slice(&bytes).map_err(|_| json_error::<Raw<'_>>(&bytes))?;
+        let user = raw.user.as_ref().and_then(Value::as_str).map(str::to_owned);
+        let missing = |field: &str, what: &str| {
+            let message = format!("`{field}` is missing, expected {what}");
+            Err(RouterError::bad_request(field.to_owned(), message))
+        };
+        match endpoint {
+            Endpoint::Chat if view.messages.as_ref().is_none_or(Vec::is_empty) => {
+                return missing("messages", "a list of one message or more");
+            }
+            Endpoint::Completions if view.prompt.is_none() => {
+                return missing("prompt", "a text, token ids, or a list of either");
+            }
+            _ => {}
+        }
+        let edits = Edits::find(&bytes, &raw, &view);
+        Ok(Self { endpoint, bytes, view, user, edits })
+    }
+
+    pub fn streams(&self) -> bool {
+        self.view.streams()
+    }
+
+    /// Whether the client wants the final usage of a stream.
+    pub fn wants_usage(&self) -> bool {
+        self.view.stream_options.is_some_and(|options| options.include_usage == Some(true))
+    }
+
+    /// Whether usage is asked for on the client's behalf, to be taken out of the answer again. TensorRT-LLM sends it
+    /// unasked, and then the client would have had it without us.
+    pub fn adds_usage(&self, engine: Engine) -> bool {
+        self.streams() && !self.wants_usage() && engine != Engine::Trtllm
+    }
+
+    /// The body for an engine of this kind.
+    pub fn body_for(&self, engine: Engine) -> Bytes {
+        let adds_usage = self.adds_usage(engine);
+        let strips = engine == Engine::Trtllm && self.edits.own_blocks;
+        if !adds_usage && !strips && self.edits.xargs.is_none() {
+            return self.bytes.clone();
+        }
+        let edits = &self.edits;
+        // (what is replaced, by what), in any order.
+        let mut splices: Vec<(std::ops::Range<usize>, &str)> = Vec::new();
+        if adds_usage {
+            match &edits.stream_options {
+                Some((range, with)) => splices.push((range.clone(), with)),
+                None if edits.empty => {
+                    splices.push((edits.start..edits.start, r#""stream_options":{"include_usage":true}"#));
+                }
+                None => {
+                    splices.push((edits.start..edits.start, r#""stream_options":{"include_usage":true},"#));
+                }
+            }
+        }
+        splices.extend(edits.xargs.iter().map(|(range, with)| (range.clone(), with.as_str())));
+        splices.sort_by_key(|(range, _)| range.start);
+        let mut body = BytesMut::with_capacity(self.bytes.len() + 64);
+        let mut from = 0;
+        for (range, with) in splices {
+            body.extend_from_slice(&self.bytes[from..range.start]);
+            body.extend_from_slice(with.as_bytes());
+            from = range.end;
+        }
+        body.extend_from_slice(&self.bytes[from..]);
+        let body = body.freeze();
+        if strips { without_own_blocks(&body).unwrap_or(body) } else { body }
+    }
+}
+
+impl Edits {
+    fn find(bytes: &Bytes, raw: &Raw<'_>, view: &GenerateRequest) -> Self {
+        let place = |value: &RawValue| {
+            // A raw value borrows from the body, so its place is where it points.
+            let start = value.get().as_ptr() as usize - bytes.as_ptr() as usize;
+            start..start + value.get().len()
+        };
+        let start = bytes.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
+        let empty = bytes[start..].trim_ascii_start().first() == Some(&b'}');
+        let stream_options = raw.stream_options.map(|value| (place(value), with_usage(value.get())));
+        let asked = view.streams().then_some(stream_options).flatten();
+        let xargs = raw.vllm_xargs.and_then(|value| Some((place(value), without_report_mode(value.get())?)));
+        let own_blocks = raw.ext.is_some() || raw.nvext.is_some();
+        Self { start, empty, stream_options: asked, xargs, own_blocks }
+    }
+}
+
+/// The client's stream options, and usage with them.
+fn with_usage(options: &str) -> String {
+    let mut options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
+    options.insert("include_usage".to_owned(), true.into());
+    Value::from(options).to_string()
+}
+
+/// The other fields, their values as they were.
+fn without_own_blocks(body: &[u8]) -> Option<Bytes> {
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
+    fields.retain(|name, _| name != "ext" && name != "nvext");
+    serde_json::to_vec(&fields).ok().map(Bytes::from)
+}
+
+/// Nothing when there is nothing to take out.
+fn without_report_mode(xargs: &str) -> Option<String> {
+    let mut xargs: Map<String, Value> = serde_json::from_str(xargs).ok()?;
+    xargs.shift_remove("kv_cache_report_mode")?;
+    Some(Value::from(xargs).to_string())
+}
+
+/// What is wrong with a body, and where: parsed once more, slowly.
+pub fn json_error<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> RouterError {
+    let mut parser = serde_json::Deserializer::from_slice(bytes);
+    match serde_path_to_error::deserialize::<_, T>(&mut parser) {
+        Err(error) => {
+            let path = error.path().to_string();
+            let param = (path != "." && path != "?").then_some(path);
+            let cause = error.into_inner();
+            let message = match (&param, cause.classify()) {
+                (Some(path), serde_json::error::Category::Data) => format!("`{path}`: {cause}"),
+                _ => format!("the body is not JSON: {cause}"),
+            };
+            RouterError::bad_request(param, message)
+        }
+        // Only what follows the value can be wrong then.
+        Ok(_) => RouterError::bad_request(None, "the body has more than one JSON value, expected one object"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: &str) -> Result<ClientRequest, RouterError> {
+        ClientRequest::read(Endpoint::Chat, Bytes::copy_from_slice(body.as_bytes()))
+    }
+
+    fn sent(body: &str, engine: Engine) -> String {
+        String::from_utf8(chat(body).unwrap().body_for(engine).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn bytes_stay_as_they_are_unless_a_feature_needs_otherwise() {
+        let plain = r#" { "messages" : [{"role":"user","content":"hi"}], "odd":  1e3, "nvext": {"a": 1} } "#;
+        assert_eq!(sent(plain, Engine::Vllm), plain);
+        let stream = r#"{"stream": true, "messages": [{}]}"#;
+        assert_eq!(
+            sent(stream, Engine::Vllm),
+            r#"{"stream_options":{"include_usage":true},"stream": true, "messages": [{}]}"#
+        );
+        assert_eq!(sent(stream, Engine::Trtllm), stream, "it sends usage unasked");
+        let asked = r#"{"stream":true,"stream_options":{"include_usage":true},"messages":[{}]}"#;
+        assert_eq!(sent(asked, Engine::Vllm), asked);
+        for refused in ["{\"include_usage\": false, \"x\": 1}", "{\"x\": 1}"] {
+            let body = format!(r#"{{"stream":true,"stream_options":{refused} ,"messages":[{{}}]}}"#);
+            let sent: Value = serde_json::from_str(&sent(&body, Engine::Vllm)).unwrap();
+            assert_eq!(sent["stream_options"]["include_usage"], true, "{body}");
+            assert_eq!(sent["stream_options"]["x"], 1);
+        }
+        let null = r#"{"stream":true,"stream_options":null,"messages":[{}]}"#;
+        let sent_null: Value = serde_json::from_str(&sent(null, Engine::Vllm)).unwrap();
+        assert_eq!(sent_null["stream_options"]["include_usage"], true);
+        assert_eq!(sent_null.as_object().unwrap().len(), 3, "no field twice");
+        let report = r#"{"messages":[{}],"vllm_xargs":{"a":1,"kv_cache_report_mode":"full"}}"#;
+        assert_eq!(sent(report, Engine::Vllm), r#"{"messages":[{}],"vllm_xargs":{"a":1}}"#);
+        let own = r#"{"nvext":{"a":1},"messages":[ {} ],"ext":[2]}"#;
+        assert_eq!(sent(own, Engine::Trtllm), r#"{"messages":[ {} ]}"#);
+        assert_eq!(sent(own, Engine::Vllm), own);
+    }
+
+    #[test]
+    fn what_is_malformed_is_named_by_its_path() {
+        for (body, param, says) in [
+            ("", None, "not JSON: EOF"),
+            ("[]", None, "expected an object"),
+            ("{\"messages\": [{}], }", None, "not JSON"),
+            ("{\"messages\": [{}]} {}", None, "more than one JSON value"),
+            ("{}", Some("messages"), "`messages` is missing"),
+            ("{\"messages\": []}", Some("messages"), "one message or more"),
+            ("{\"messages\": [{}, 7]}", Some("messages[1]"), "expected a map"),
+            ("{\"messages\": [{}], \"max_tokens\": \"x\"}", Some("max_tokens"), "`max_tokens`: invalid type"),
+            ("{\"messages\": [{}], \"model\": \"a\", \"model\": \"b\"}", None, "duplicate field"),
+            (
+                "{\"messages\": [{}], \"stream_options\": {\"include_usage\": 3}}",
+                Some("stream_options.include_usage"),
+                "expected a boolean",
+            ),
+        ] {
+            let error = chat(body).unwrap_err();
+            let shown: Value = serde_json::from_slice(&error.body()).unwrap();
+            let message = shown["error"]["message"].as_str().unwrap();
+            assert!(message.contains(says), "{body}: {message}");
+            if param.is_some() {
+                assert_eq!(shown["error"]["param"].as_str(), param, "{body}: {message}");
+            }
+            assert_eq!(error.status().as_u16(), 400);
+        }
+        let error =
+            ClientRequest::read(Endpoint::Completions, Bytes::from_static(b"{\"prompt\": {}}")).unwrap_err();
+        assert!(error.to_string().contains("`prompt`"), "{error}");
+    }
+}

@@ -1,0 +1,454 @@
+//! Getting a request answered: sent to the chosen worker, to the next one if that fails before its first byte, and the
+//! answer relayed.
+
+pub mod breaker;
+mod relay;
+mod settlement;
+mod sse;
+mod upstream;
+mod usage;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
+};
+use hyper::{HeaderMap, Method, Response, StatusCode};
+use kvlane_engine_adapters::engine_facts::Engine;
+use kvlane_indexer::{Overlap, WorkerId};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::retry::budget::{Budget, TpsBudget};
+
+pub use self::relay::{Body, BrokenOff, Relay, Watch, error_event};
+pub use self::settlement::{PlacedBy, Settlement};
+pub use self::sse::SseWatch;
+pub use self::upstream::Upstreams;
+use crate::config::Proxy as ProxySettings;
+use crate::discovery::{Served, Worker};
+use crate::error::{Failure, RouterError};
+use crate::metrics::{Meter, Metrics, Outcome};
+use crate::openai::ClientRequest;
+use crate::scheduling::{Decision, Demand, Placement, Scheduler};
+use crate::telemetry::{RequestId, Span};
+
+/// Everything that sends requests on shares one of these.
+#[derive(Debug)]
+pub struct Proxy {
+    upstreams: Upstreams,
+    budget: TpsBudget,
+    retries: usize,
+    first_byte: Duration,
+    answer: Duration,
+    idle: Duration,
+    access: bool,
+    metrics: Arc<Metrics>,
+    scheduler: Arc<Scheduler>,
+    /// Ends every stream when there is no time left.
+    cut: CancellationToken,
+}
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// A chat or completion.
+    Generate(Arc<ClientRequest>),
+    /// Anything else, passed through.
+    Raw { path: &'static str, body: Bytes },
+}
+
+impl Payload {
+    fn path(&self) -> &'static str {
+        match self {
+            Self::Generate(request) => request.endpoint.path(),
+            Self::Raw { path, .. } => path,
+        }
+    }
+
+    fn body(&self, engine: Engine) -> Bytes {
+        match self {
+            Self::Generate(request) => request.body_for(engine),
+            Self::Raw { body, .. } => body.clone(),
+        }
+    }
+
+    fn streams(&self) -> bool {
+        match self {
+            Self::Generate(request) => request.streams(),
+            Self::Raw { .. } => false,
+        }
+    }
+}
+
+/// A placed request on its way.
+#[derive(Debug)]
+pub struct Journey {
+    pub payload: Payload,
+    /// As they go to the worker.
+    pub headers: HeaderMap,
+    pub served: Arc<Served>,
+    pub demand: Demand,
+    pub overlap: Overlap,
+    pub placement: Placement,
+    pub placed: PlacedBy,
+    pub meter: Meter,
+    pub id: RequestId,
+    pub span: Option<Span>,
+    /// Whether the answer names its worker.
+    pub names_worker: bool,
+}
+
+/// Retries are counted over this long.
+const BUDGET_WINDOW: Duration = Duration::from_secs(10);
+/// Larger errors than this are passed on without being looked at.
+const MAX_ERROR: usize = 1 << 20;
+
+impl Proxy {
+    pub fn new(
+        settings: &ProxySettings,
+        access: bool,
+        metrics: Arc<Metrics>,
+        scheduler: Arc<Scheduler>,
+        cut: CancellationToken,
+    ) -> Self {
+        let share = settings.retry_budget_percent as f32 / 100.0;
+        Self {
+            upstreams: Upstreams::new(settings),
+            budget: TpsBudget::new(BUDGET_WINDOW, settings.retry_budget_min, share.min(1000.0)),
+            retries: settings.retries,
+            first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
+            answer: Duration::from_millis(settings.answer_timeout_ms),
+            idle: Duration::from_millis(settings.idle_timeout_ms),
+            access,
+            metrics,
+            scheduler,
+            cut,
+        }
+    }
+
+    /// Has the request answered. Errors are for the client; its worker's answer, be it an error, is a response.
+    pub async fn forward(&self, mut journey: Journey) -> Result<Response<Body>, RouterError> {
+        self.budget.deposit();
+        let mut attempts = 0;
+        // What of the decision has not been tried; the first one is reserved already.
+        let mut candidates = Candidates::of(&journey.placement.decision);
+        let mut reservation = journey.placement.reservation;
+        loop {
+            attempts += 1;
+            let id = reservation.worker();
+            candidates.tried(id);
+            let Some(worker) = journey.served.worker(id).cloned() else {
+                return Err(no_answer(&mut journey.meter, &journey.served, attempts, Failure::Connect));
+            };
+            // The place of a half-open breaker is taken here, and given back by whatever happens next.
+            worker.breaker.sending();
+            let trial = Trial(Some(&worker));
+            let failure = match self.attempt(&journey.payload, &journey.headers, &worker, id).await {
+                Ok(answer) => {
+                    trial.over();
+                    worker.breaker.succeeded();
+                    let Journey { meter, placed, id, span, names_worker, payload, .. } = journey;
+                    let status = answer.head.status.as_u16();
+                    let settlement = Settlement::new(
+                        meter,
+                        reservation,
+                        worker.clone(),
+                        self.metrics.clone(),
+                        placed,
+                        id,
+                        span,
+                        status,
+                        attempts,
+                        self.access,
+                    );
+                    return Ok(self.relay(answer, &payload, settlement, &worker, names_worker).await);
+                }
+                Err(failure) => failure,
+            };
+            trial.over();
+            // A worker that says it is full is well.
+            if matches!(failure, Failure::Status(429 | 503)) {
+                worker.breaker.abandoned();
+            } else {
+                worker.breaker.failed();
+            }
+            self.metrics.worker_failed(&worker.name, failure.name());
+            tracing::warn!(
+                request_id = %journey.id, worker = worker.name, reason = failure.name(), attempts, "attempt failed"
+            );
+            drop(reservation);
+            let next = if attempts > self.retries { None } else { candidates.next(&journey.served) };
+            let Some(next) = next.filter(|_| self.budget.withdraw()) else {
+                return Err(no_answer(&mut journey.meter, &journey.served, attempts, failure));
+            };
+            self.metrics.retried(failure.name());
+            reservation = self.scheduler.reserve(&journey.demand, &journey.overlap, next);
+            let held = journey.overlap.of(next).device as usize;
+            journey.placed.held_blocks = held;
+        }
+    }
+
+    /// One worker's answer, once its first bytes are there.
+    async fn attempt(
+        &self,
+        payload: &Payload,
+        headers: &HeaderMap,
+        worker: &Arc<Worker>,
+        id: WorkerId,
+    ) -> Result<Answer, Failure> {
+        let about = worker.about();
+        let body = payload.body(about.engine);
+        let ranked = (about.ranks.len() > 1).then(|| with_rank(headers, id.dp_rank));
+        let headers = ranked.as_ref().unwrap_or(headers);
+        let patience = if payload.streams() { self.first_byte } else { self.answer };
+        let answered = async {
+            let response = self.upstreams.send(worker, Method::POST, payload.path(), headers, body).await?;
+            let (head, mut upstream) = response.into_parts();
+            if head.status.is_server_error() || head.status == StatusCode::TOO_MANY_REQUESTS {
+                return Err(Failure::Status(head.status.as_u16()));
+            }
+            // Headers alone are no answer: a worker may die right after them, and another can still be asked.
+            let first = loop {
+                match upstream.frame().await {
+                    None => break None,
+                    Some(Ok(frame)) => {
+                        if let Ok(data) = frame.into_data() {
+                            break Some(data);
+                        }
+                    }
+                    Some(Err(_)) => return Err(Failure::Closed),
+                }
+            };
+            Ok(Answer { head, first, upstream })
+        };
+        tokio::time::timeout(patience, answered).await.map_err(|_| Failure::Timeout)?
+    }
+
+    async fn relay(
+        &self,
+        answer: Answer,
+        payload: &Payload,
+        mut settlement: Settlement,
+        worker: &Worker,
+        names_worker: bool,
+    ) -> Response<Body> {
+        let Answer { head, first, upstream } = answer;
+        let mut headers = passed_on(&head.headers);
+        if names_worker {
+            headers.insert(HeaderName::from_static("x-kvlane-worker"), HeaderValue::from(worker.instance));
+        }
+        if !head.status.is_success() {
+            // The engine refused, and says why.
+            settlement.end(Outcome::Error("validation"));
+            let (body, nested) = whole_error(first, upstream).await;
+            if nested {
+                headers.remove(CONTENT_LENGTH);
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            }
+            return respond(head.status, headers, Body::Whole(body));
+        }
+        let streamed = head
+            .headers
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let watch = match payload {
+            Payload::Generate(request) if streamed => {
+                Watch::Stream(SseWatch::new(request.adds_usage(worker.about().engine)))
+            }
+            Payload::Generate(_) => Watch::Json(bytes::BytesMut::new()),
+            Payload::Raw { .. } => Watch::Unseen,
+        };
+        if streamed {
+            headers.remove(CONTENT_LENGTH);
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        }
+        let relay = Relay::new(upstream, first, watch, settlement, self.idle, self.cut.clone());
+        respond(head.status, headers, Body::Relay(Box::new(relay)))
+    }
+}
+
+/// A worker's answer that has begun.
+struct Answer {
+    head: hyper::http::response::Parts,
+    first: Option<Bytes>,
+    upstream: Incoming,
+}
+
+/// Gives the place of a half-open breaker back when the client leaves in mid-attempt.
+struct Trial<'a>(Option<&'a Arc<Worker>>);
+
+impl Trial<'_> {
+    fn over(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if let Some(worker) = self.0 {
+            worker.breaker.abandoned();
+        }
+    }
+}
+
+/// A decision's workers in the order they are to be tried.
+struct Candidates {
+    rest: std::vec::IntoIter<WorkerId>,
+    tried: Vec<u64>,
+}
+
+impl Candidates {
+    fn of(decision: &Decision) -> Self {
+        let workers: Vec<WorkerId> = decision.ranked.iter().map(|ranked| ranked.worker).collect();
+        Self { rest: workers.into_iter(), tried: Vec::new() }
+    }
+
+    fn tried(&mut self, worker: WorkerId) {
+        self.tried.push(worker.instance);
+    }
+
+    /// Another process, and one that could be chosen now.
+    fn next(&mut self, served: &Served) -> Option<WorkerId> {
+        let tried = &self.tried;
+        self.rest.by_ref().find(|id| {
+            !tried.contains(&id.instance)
+                && served.worker(*id).is_some_and(|worker| worker.barred().is_none())
+        })
+    }
+}
+
+fn no_answer(meter: &mut Meter, served: &Served, tried: usize, last: Failure) -> RouterError {
+    let error = RouterError::NoAnswer { model: served.name.clone(), tried, last };
+    meter.outcome = Outcome::Error(error.class());
+    error
+}
+
+/// vLLM's way of addressing one of its ranks.
+fn with_rank(headers: &HeaderMap, rank: u32) -> HeaderMap {
+    let mut headers = headers.clone();
+    headers.insert(HeaderName::from_static("x-data-parallel-rank"), HeaderValue::from(rank));
+    headers
+}
+
+fn respond(status: StatusCode, headers: HeaderMap, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// Headers that mean something between two neighbours only.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "upgrade",
+];
+
+/// Those that travel on.
+pub(crate) fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let mut passed = headers.clone();
+    // Whoever names a header in `connection` means it for the next neighbour only.
+    let named: Vec<HeaderName> = headers
+        .get_all(hyper::header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    named.iter().for_each(|name| drop(passed.remove(name)));
+    HOP_BY_HOP.iter().for_each(|name| drop(passed.remove(*name)));
+    passed.remove(TRANSFER_ENCODING);
+    passed
+}
+
+/// An engine's error, in OpenAI's form if it has another. True when it was changed.
+async fn whole_error(first: Option<Bytes>, upstream: Incoming) -> (Bytes, bool) {
+    let rest = match Limited::new(upstream, MAX_ERROR).collect().await {
+        Ok(rest) => rest.to_bytes(),
+        Err(_) => Bytes::new(),
+    };
+    let body = match first {
+        Some(first) if rest.is_empty() => first,
+        Some(first) => [first, rest].concat().into(),
+        None => rest,
+    };
+    match nested_error(&body) {
+        Some(nested) => (nested, true),
+        None => (body, false),
+    }
+}
+
+/// TensorRT-LLM's errors are flat, and web frameworks have a form of their own.
+fn nested_error(body: &[u8]) -> Option<Bytes> {
+    let Ok(Value::Object(error)) = serde_json::from_slice::<Value>(body) else { return None };
+    if error.contains_key("error") {
+        return None;
+    }
+    let message = error.get("message").or(error.get("detail"))?;
+    let message = message.as_str().map_or_else(|| message.to_string(), str::to_owned);
+    let field = |name: &str| error.get(name).cloned().unwrap_or(Value::Null);
+    let kind = error.get("type").cloned().unwrap_or_else(|| "invalid_request_error".into());
+    let nested =
+        json!({"error": {"message": message, "type": kind, "param": field("param"), "code": field("code")}});
+    Some(nested.to_string().into())
+}
+
+/// An error as a whole answer.
+pub fn refuse(error: &RouterError) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(error.body()));
+    *response.status_mut() = error.status();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if error.status() == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    if let RouterError::MethodNotAllowed { allowed, .. } = error
+        && let Ok(allowed) = HeaderValue::from_str(allowed)
+    {
+        headers.insert(hyper::header::ALLOW, allowed);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_errors_become_nested_and_nested_ones_stay() {
+        let flat = br#"{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}"#;
+        let nested: Value = serde_json::from_slice(&nested_error(flat).unwrap()).unwrap();
+        assert_eq!(
+            nested,
+            json!({"error": {"message": "no", "type": "BadRequestError", "param": null, "code": 400}})
+        );
+        let detail: Value =
+            serde_json::from_slice(&nested_error(br#"{"detail":"Not Found"}"#).unwrap()).unwrap();
+        assert_eq!(detail["error"]["message"], "Not Found");
+        for same in [&b"{\"error\": {\"message\": \"x\"}}"[..], b"nonsense", b"{}", b"[]"] {
+            assert!(nested_error(same).is_none());
+        }
+    }
+
+    #[test]
+    fn headers_for_the_neighbour_stay_behind() {
+        let headers: HeaderMap =
+            [("connection", "close, x-private"), ("x-private", "1"), ("te", "x"), ("x-public", "2")]
+                .into_iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect();
+        let passed = passed_on(&headers);
+        assert_eq!(passed.len(), 1);
+        assert!(passed.contains_key("x-public"));
+    }
+}

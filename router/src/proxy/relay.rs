@@ -1,0 +1,258 @@
+//! An answer on its way back: frames pass as they come, a copy is watched, and when it is over everything is settled.
+//!
+//! The body is pulled by the client's connection, so a slow client slows its worker down and nothing piles up here. A
+//! client that goes away drops the relay, and with it the worker's connection: the engine notices at once.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::settlement::Settlement;
+use super::sse::SseWatch;
+use super::upstream::chain;
+use super::usage::Usage;
+use crate::error::{Failure, RouterError};
+use crate::metrics::Outcome;
+
+/// What the router answers with.
+#[derive(Debug)]
+pub enum Body {
+    Whole(Bytes),
+    Relay(Box<Relay>),
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Self::Whole(Bytes::new())
+    }
+}
+
+/// An answer broke off that could not be ended any other way.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BrokenOff(Failure);
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BrokenOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Relay(relay) => relay.poll(cx).map(|part| part.map(|part| part.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Relay(relay) => relay.over,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Relay(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// How an answer is looked at.
+#[derive(Debug)]
+pub enum Watch {
+    Stream(SseWatch),
+    /// Kept to read its usage at the end, up to a size.
+    Json(BytesMut),
+    Unseen,
+}
+
+/// Larger answers than this are not looked into.
+const MAX_JSON: usize = 4 << 20;
+
+#[derive(serde::Deserialize)]
+struct Answer {
+    usage: Option<Usage>,
+}
+
+#[derive(Debug)]
+pub struct Relay {
+    upstream: Incoming,
+    /// The part that was waited for before the client got any.
+    first: Option<Bytes>,
+    watch: Watch,
+    settlement: Settlement,
+    idle: Duration,
+    last_frame: Instant,
+    timer: Pin<Box<Sleep>>,
+    /// Fires when the router cannot wait any longer.
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    over: bool,
+}
+
+impl Relay {
+    pub fn new(
+        upstream: Incoming,
+        first: Option<Bytes>,
+        watch: Watch,
+        settlement: Settlement,
+        idle: Duration,
+        cut: CancellationToken,
+    ) -> Self {
+        Self {
+            upstream,
+            first,
+            watch,
+            settlement,
+            idle,
+            last_frame: Instant::now(),
+            timer: Box::pin(tokio::time::sleep(idle)),
+            cut: Box::pin(cut.cancelled_owned()),
+            over: false,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+        loop {
+            if self.over {
+                return Poll::Ready(None);
+            }
+            let frame = match self.first.take() {
+                Some(first) => Some(Ok(first)),
+                None => match Pin::new(&mut self.upstream).poll_frame(cx) {
+                    Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                        Ok(data) => Some(Ok(data)),
+                        // Trailers say nothing here.
+                        Err(_) => continue,
+                    },
+                    Poll::Ready(Some(Err(error))) => {
+                        tracing::debug!(worker = self.settlement.worker(), error = %chain(&error), "answer broke off");
+                        Some(Err(Failure::Closed))
+                    }
+                    Poll::Ready(None) => None,
+                    Poll::Pending => Some(Err(ready!(self.poll_patience(cx)))),
+                },
+            };
+            match frame {
+                Some(Ok(data)) => {
+                    let passed = self.pass(data);
+                    // A body whose length was told is not asked for more once it is all there.
+                    if self.upstream.is_end_stream() && !matches!(self.watch, Watch::Stream(_)) {
+                        self.ended();
+                    }
+                    // All of it may be held back, or left out.
+                    if !passed.is_empty() {
+                        return Poll::Ready(Some(Ok(passed)));
+                    }
+                }
+                Some(Err(failure)) => return Poll::Ready(self.broken(failure)),
+                None => return Poll::Ready(self.ended()),
+            }
+        }
+    }
+
+    /// Ready when waiting has to end. The timer is set anew only when it fires, not with every frame.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Failure::Closed);
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let until = self.last_frame + self.idle;
+            if until <= Instant::now() {
+                return Poll::Ready(Failure::Timeout);
+            }
+            self.timer.as_mut().reset(until);
+        }
+        Poll::Pending
+    }
+
+    fn pass(&mut self, data: Bytes) -> Bytes {
+        self.last_frame = Instant::now();
+        match &mut self.watch {
+            Watch::Stream(watch) => {
+                let passed = watch.feed(data);
+                let tokens = std::mem::take(&mut watch.seen.tokens);
+                if tokens > 0 {
+                    self.settlement.tokens(tokens, self.last_frame);
+                }
+                passed
+            }
+            Watch::Json(whole) => {
+                self.settlement.first_token(self.last_frame);
+                if whole.len() + data.len() <= MAX_JSON {
+                    whole.extend_from_slice(&data);
+                } else {
+                    self.watch = Watch::Unseen;
+                }
+                data
+            }
+            Watch::Unseen => {
+                self.settlement.first_token(self.last_frame);
+                data
+            }
+        }
+    }
+
+    /// The worker's answer is over.
+    fn ended(&mut self) -> Option<Result<Bytes, BrokenOff>> {
+        match &mut self.watch {
+            Watch::Stream(watch) => {
+                if !watch.complete() {
+                    return self.broken(Failure::Incomplete);
+                }
+                let error = watch.seen.error;
+                let rest = watch.rest();
+                self.settlement.malformed(watch.seen.malformed);
+                self.settlement.usage(watch.seen.usage.take());
+                self.settlement.end(if error { Outcome::Error("internal") } else { Outcome::Success });
+                self.over = true;
+                (!rest.is_empty()).then_some(Ok(rest))
+            }
+            Watch::Json(whole) => {
+                let answer = serde_json::from_slice::<Answer>(whole).ok();
+                self.settlement.usage(answer.and_then(|answer| answer.usage));
+                self.settlement.end(Outcome::Success);
+                self.over = true;
+                None
+            }
+            Watch::Unseen => {
+                self.settlement.end(Outcome::Success);
+                self.over = true;
+                None
+            }
+        }
+    }
+
+    /// It will not come any more. A stream ends with an error the client can read; anything else can only be cut.
+    fn broken(&mut self, failure: Failure) -> Option<Result<Bytes, BrokenOff>> {
+        self.over = true;
+        let error = RouterError::BrokenOff(failure);
+        self.settlement.broken(failure);
+        self.settlement.end(Outcome::Error(error.class()));
+        match &mut self.watch {
+            Watch::Stream(watch) => {
+                self.settlement.malformed(watch.seen.malformed);
+                self.settlement.usage(watch.seen.usage.take());
+                Some(Ok(error_event(&error)))
+            }
+            _ => Some(Err(BrokenOff(failure))),
+        }
+    }
+}
+
+/// An error as a stream's last event.
+pub fn error_event(error: &RouterError) -> Bytes {
+    let mut event = BytesMut::from(&b"data: "[..]);
+    event.extend_from_slice(&error.body());
+    event.extend_from_slice(b"\n\n");
+    event.freeze()
+}
