@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use kvlane_engine_adapters::bridge::{BridgePublisher, Engine, Outbox, OutboxTarget, Sidecar, SidecarConfig};
+use kvlane_engine_adapters::bridge::{BridgePublisher, Outbox, OutboxTarget, Sidecar, SidecarConfig};
 use kvlane_engine_adapters::dynamo::{Envelope, Scope, Subjects, encode_envelope, encode_events};
+use kvlane_engine_adapters::engine_facts::Engine;
 use kvlane_engine_adapters::feed::{FeedClock, FeedState, Target};
 use kvlane_engine_adapters::nats::{self, Announcement, NatsFeed, NatsFeedConfig, NatsView};
 use kvlane_engine_adapters::sim::Calibration;

@@ -23,7 +23,7 @@ fn request(endpoint: Endpoint, body: &Value) -> Arc<ClientRequest> {
 
 fn chat(turns: usize) -> Value {
     let turn = |n: usize| {
-        let role = if n % 2 == 0 { "user" } else { "assistant" };
+        let role = if n.is_multiple_of(2) { "user" } else { "assistant" };
         json!({"role": role, "content": format!("turn {n}: {}", "some words about caches ".repeat(20))})
     };
     json!({ "messages": (0..turns).map(turn).collect::<Vec<_>>() })
