@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -105,7 +106,7 @@ impl EngineProbe {
         facts.read_models(&self.client.get(&format!("{url}/v1/models")).await?);
         // TensorRT-LLM's /metrics is emptied by reading, so this one is tried first.
         for path in ["/prometheus/metrics", "/metrics"] {
-            if let Ok(body) = self.client.get(&format!("{url}{path}")).await
+            if let Some(body) = self.if_there(&format!("{url}{path}")).await?
                 && !body.starts_with(b"[")
             {
                 facts.metrics_path = Some(path);
@@ -113,12 +114,21 @@ impl EngineProbe {
                 break;
             }
         }
-        if let Ok(body) = self.client.get(&format!("{url}/kv_event_sources")).await {
+        if let Some(body) = self.if_there(&format!("{url}/kv_event_sources")).await? {
             facts.read_event_sources(&body, host_of(url));
-        } else if let Ok(body) = self.client.get(&format!("{url}/server_info")).await {
+        } else if let Some(body) = self.if_there(&format!("{url}/server_info")).await? {
             facts.read_sglang_info(&body, host_of(url));
         }
         Ok(facts)
+    }
+
+    /// None when the engine says that it has nothing there. An engine too busy to answer has not said so.
+    async fn if_there(&self, url: &str) -> Result<Option<Bytes>, HttpError> {
+        match self.client.get(url).await {
+            Ok(body) => Ok(Some(body)),
+            Err(HttpError::Status { status, .. }) if status < 500 => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether the engine says it is well.
@@ -185,7 +195,7 @@ impl EngineFacts {
 
     fn read_event_sources(&mut self, body: &[u8], host: &str) {
         let sources: Value = serde_json::from_slice(body).unwrap_or_default();
-        for (rank, source) in sources.as_object().into_iter().flatten() {
+        for (rank, source) in sources.as_object().into_iter().flatten().take(MAX_RANKS as usize) {
             let text = |field: &str| source[field].as_str().map(|endpoint| at_host(endpoint, host));
             let (Ok(rank), Some(events)) = (rank.parse(), text("endpoint")) else { continue };
             let topic = source["topic"].as_str().unwrap_or_default().to_owned();

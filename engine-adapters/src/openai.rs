@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 pub use self::prompt::Prompt;
+use crate::model::ChatPrompt;
 
 /// The body of `/v1/chat/completions` (with `messages`) or of `/v1/completions` (with `prompt`).
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -17,13 +18,13 @@ pub struct GenerateRequest {
     pub prompt: Option<Prompt>,
     pub max_tokens: Option<i64>,
     pub max_completion_tokens: Option<i64>,
-    pub min_tokens: usize,
-    pub ignore_eos: bool,
+    pub min_tokens: Option<usize>,
+    pub ignore_eos: Option<bool>,
     pub stop: Option<Stop>,
     pub n: Option<i64>,
     pub seed: Option<i64>,
     pub logprobs: Option<Logprobs>,
-    pub top_logprobs: Option<usize>,
+    pub top_logprobs: Option<i64>,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
     pub tools: Option<Vec<Value>>,
@@ -31,20 +32,46 @@ pub struct GenerateRequest {
     pub documents: Option<Vec<Value>>,
     pub chat_template_kwargs: Option<Map<String, Value>>,
     pub add_generation_prompt: Option<bool>,
-    pub continue_final_message: bool,
+    pub continue_final_message: Option<bool>,
     pub add_special_tokens: Option<bool>,
     pub cache_salt: Option<String>,
-    pub priority: i32,
+    pub priority: Option<i32>,
     pub request_id: Option<String>,
     pub session_id: Option<String>,
     pub return_token_ids: Option<bool>,
     pub echo: Option<bool>,
+    /// Cuts the prompt on its left.
+    pub truncate_prompt_tokens: Option<i64>,
     pub kv_transfer_params: Option<KvTransferParams>,
 }
 
 impl GenerateRequest {
     pub fn streams(&self) -> bool {
         self.stream.unwrap_or(false)
+    }
+
+    /// Whether the last message is to be continued instead of answered.
+    pub fn continues(&self) -> bool {
+        self.continue_final_message.unwrap_or(false)
+    }
+
+    /// The chat as its template is shown it; none for a completion. `now` is in seconds since 1970.
+    pub fn chat_prompt(&self, now: i64) -> Option<ChatPrompt<'_>> {
+        Some(ChatPrompt {
+            messages: self.messages.as_deref()?,
+            // With `tool_choice: none`, too, as vLLM does unless told otherwise.
+            tools: self.tools.as_deref().filter(|tools| !tools.is_empty()),
+            documents: self.documents.as_deref(),
+            add_generation_prompt: self.add_generation_prompt.unwrap_or(!self.continues()),
+            continue_final_message: self.continues(),
+            variables: self.chat_template_kwargs.as_ref(),
+            now,
+        })
+    }
+
+    /// A chat's prompt that came ready-made.
+    pub fn ready_tokens(&self) -> Option<&[TokenId]> {
+        self.kv_transfer_params.as_ref()?.prompt_token_ids.as_deref()
     }
 
     /// The limit on an answer and the name it was given under. Chat has a newer name, which wins there.

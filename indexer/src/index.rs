@@ -268,12 +268,23 @@ impl Index {
     /// Expects `worker` to hold all of `prompt` soon, because a request was placed there. Says false, and
     /// expects nothing, when the worker is not known.
     pub fn predict(&self, worker: WorkerId, prompt: &[SequenceHash], now: Tick) -> bool {
+        self.predict_for(worker, prompt, now, None)
+    }
+
+    /// Like [`predict`](Self::predict), for `life` ticks: longer where no events will ever confirm it.
+    pub fn predict_for(
+        &self,
+        worker: WorkerId,
+        prompt: &[SequenceHash],
+        now: Tick,
+        life: Option<u32>,
+    ) -> bool {
         // Held throughout, so that the slot cannot change hands before the prediction is made.
         let registry = self.registry.read();
         let Some(slot) = registry.directory.slot(worker) else {
             return false;
         };
-        self.predicted.predict(slot, prompt, now);
+        self.predicted.predict(slot, prompt, now, life);
         true
     }
 

@@ -79,22 +79,28 @@ impl Predicted {
         trees.sum::<usize>() + generations.capacity() * size_of::<Generation>()
     }
 
-    /// Expects `slot` to hold all of `prompt` soon.
-    pub(crate) fn predict(&self, slot: Slot, prompt: &[SequenceHash], now: Tick) {
-        if prompt.is_empty() || self.config.life == 0 {
+    /// Expects `slot` to hold all of `prompt` for `life` ticks, or for as long as configured.
+    pub(crate) fn predict(&self, slot: Slot, prompt: &[SequenceHash], now: Tick, life: Option<u32>) {
+        // Other lives are told apart less finely, so that generations stay few.
+        let finest = life.map_or(1, |life| life / 4);
+        let life = life.unwrap_or(self.config.life);
+        if prompt.is_empty() || life == 0 {
             return;
         }
         self.expire(now);
-        let resolution = self.config.resolution.max(1);
-        let dies = now.0.saturating_add(self.config.life) / resolution * resolution;
+        let resolution = self.config.resolution.max(finest).max(1);
+        let dies = now.0.saturating_add(life) / resolution * resolution;
         if dies <= now.0 {
             return;
         }
-        if self.generations.read().back().is_none_or(|youngest| youngest.dies < dies) {
+        let there = |generations: &VecDeque<Generation>| {
+            generations.binary_search_by_key(&dies, |generation| generation.dies)
+        };
+        if there(&self.generations.read()).is_err() {
             let mut generations = self.generations.write();
-            if generations.back().is_none_or(|youngest| youngest.dies < dies) {
+            if let Err(place) = there(&generations) {
                 let (tree, blocks) = (RadixTree::new(SHARDS), AtomicUsize::new(0));
-                generations.push_back(Generation { dies, tree, blocks });
+                generations.insert(place, Generation { dies, tree, blocks });
             }
         }
         let generations = self.generations.read();

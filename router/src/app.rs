@@ -6,20 +6,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::model::ModelError;
-use kvlane_engine_adapters::nats::{self, Announcement, NatsError, NatsFeed, NatsFeedConfig};
+use kvlane_engine_adapters::nats::{self, NatsError, NatsFeed, NatsFeedConfig};
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, EventPlane, Mode, Routing, Settings};
+use crate::config::{Config, EventPlane, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{Found, Keeper, KeeperConfig, Served, WorkerState};
 use crate::error::RouterError;
@@ -226,14 +225,16 @@ impl App {
             background.spawn(sending);
             exporter
         });
+        let proxy =
+            Proxy::new(&config.proxy, metrics.clone(), scheduler.clone(), index.clone(), clock, cut.clone());
         let router = Arc::new(Router {
             settings: shown(settings),
-            metrics: metrics.clone(),
-            index: index.clone(),
+            metrics,
+            index,
             clock,
             keeper: keeper.clone(),
             preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes),
-            proxy: Proxy::new(&config.proxy, config.log.access, metrics, scheduler.clone(), cut.clone()),
+            proxy,
             scheduler,
             tracer: Tracer::new(exporter, config.log.trace_ratio),
             routing: Mutex::new(config.routing.clone()),
@@ -272,31 +273,17 @@ impl App {
                 component: events.component.clone(),
                 endpoint: events.endpoint.clone(),
             };
-            let subjects = Subjects::new(&scope);
-            let (told, index) =
-                (BlockSize::new(self.router.config.index.block_size), self.router.index.clone());
-            let (keeper, stop, clock) = (keeper.clone(), stop.clone(), self.router.clock);
+            // Blocks come hashed over NATS, so their size does not matter here.
+            let config = NatsFeedConfig::new(Subjects::new(&scope), BlockSize::USUAL);
+            let feed = NatsFeed::new(client, connected, config, self.router.index.clone(), self.router.clock);
+            keeper.use_nats(feed.view());
+            let (keeper, stop) = (keeper.clone(), stop.clone());
             self.background.spawn(async move {
-                let listening = async {
-                    let block_size = match told {
-                        Some(block_size) => block_size,
-                        None => announced_block_size(&client, &subjects).await,
-                    };
-                    let feed = NatsFeed::new(
-                        client,
-                        connected,
-                        NatsFeedConfig::new(subjects, block_size),
-                        index,
-                        clock,
-                    );
-                    keeper.use_nats(feed.view());
-                    let announcements = sources::follow_announcements(keeper, stop.clone());
-                    let (ended, ()) = tokio::join!(feed.run(), announcements);
-                    if let Err(error) = ended {
-                        tracing::error!(%error, "NATS cannot be listened to");
-                    }
-                };
-                stop.run_until_cancelled(listening).await;
+                let announcements = sources::follow_announcements(keeper, stop.clone());
+                let listening = async { tokio::join!(feed.run(), announcements) };
+                if let Some((Err(error), ())) = stop.run_until_cancelled(listening).await {
+                    tracing::error!(%error, "NATS cannot be listened to");
+                }
             });
         }
         if let Some(path) = workers.file.clone() {
@@ -342,6 +329,9 @@ impl App {
         }
         self.close.cancel();
         self.cut.cancel();
+        self.listeners.close();
+        // Long enough for those who are cut off to be told.
+        let _ = tokio::time::timeout(LAST_WORDS, self.listeners.wait()).await;
         self.stop.cancel();
         self.background.close();
         let last = async {
@@ -352,6 +342,7 @@ impl App {
     }
 }
 
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long the last things may take.
 const CUT_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -359,7 +350,8 @@ async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listen
     let edge = Edge {
         door,
         max_connections: config.server.max_connections,
-        header_timeout: Duration::from_millis(config.server.header_timeout_ms),
+        idle: Duration::from_millis(config.server.idle_connection_ms),
+        stalled: Duration::from_millis(config.server.stalled_client_ms),
         cors_origins: if door == Door::Public { config.server.cors_origins.clone() } else { Vec::new() },
     };
     Listener::bind(address, edge).await.map_err(|error| StartError::Listen { address, error })
@@ -408,24 +400,7 @@ fn keeper_config(config: &Config) -> KeeperConfig {
 /// Every setting: its value and where that came from.
 fn shown(settings: &Settings) -> Value {
     let all = settings.all().map(|(knob, value, origin)| {
-        let value = serde_json::to_value(value).unwrap_or_default();
-        (knob.key(), json!({ "value": value, "origin": origin.to_string() }))
+        (knob.key(), json!({ "value": without_passwords(value), "origin": origin.to_string() }))
     });
     Value::Object(all.collect())
-}
-
-/// What the first bridge to be heard says of its worker's blocks; until then there is nothing to listen to.
-async fn announced_block_size(client: &async_nats::Client, subjects: &Subjects) -> BlockSize {
-    loop {
-        if let Ok(mut announcements) = client.subscribe(subjects.announcements()).await {
-            let _ = client.publish(subjects.roll_call(), Bytes::new()).await;
-            while let Some(message) = announcements.next().await {
-                let said = serde_json::from_slice::<Announcement>(&message.payload).ok();
-                if let Some(block_size) = said.and_then(|said| BlockSize::new(said.block_size)) {
-                    return block_size;
-                }
-            }
-        }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
 }

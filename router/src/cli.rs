@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
-use crate::config::{Config, ConfigError, KNOBS, Settings, Sources};
+use crate::config::{Config, ConfigError, KNOBS, Settings, Sources, without_passwords};
 
 /// What the process was asked to do.
 #[derive(Debug)]
@@ -87,6 +87,7 @@ pub fn command() -> Command {
             Arg::new(flag)
                 .long(flag)
                 .value_name(knob.value)
+                .allow_negative_numbers(true)
                 .action(if many { ArgAction::Append } else { ArgAction::Set })
                 .global(true)
                 .help_heading(heading(knob.room))
@@ -152,19 +153,9 @@ pub fn strange_variables(sources: &Sources) -> Vec<&str> {
 /// Settings as lines: key, value, origin.
 pub fn print_config(settings: &Settings, out: &mut impl Write) -> std::io::Result<()> {
     for (knob, value, origin) in settings.all() {
-        // Whoever can read the environment can read what is in a URL; logs and terminals need not show it.
-        let value =
-            if knob.name.ends_with("url") { without_password(&value.to_string()) } else { value.to_string() };
-        writeln!(out, "{:<32} {:<40} {origin}", knob.key(), value)?;
+        writeln!(out, "{:<32} {:<40} {origin}", knob.key(), without_passwords(value).to_string())?;
     }
     Ok(())
-}
-
-fn without_password(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme < at => format!("{}://***{}", &url[..scheme], &url[at..]),
-        _ => url.to_owned(),
-    }
 }
 
 /// A file with every setting's meaning and default.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 pub use self::mode::{EventPlane, LogFormat, Mode};
-pub use self::sources::{ConfigError, Origin, Settings, Sources};
+pub use self::sources::{ConfigError, Origin, Settings, Sources, without_passwords};
 pub(crate) use self::worker_spec::checked_url;
 pub use self::worker_spec::{EventSpec, WorkerSpec};
 
@@ -123,8 +123,10 @@ settings! {
         body_limit_mib: usize = "45", flag "body-limit-mib", value "MIB", env "DYN_HTTP_BODY_LIMIT_MB";
         /// Connections at a time; more wait to be accepted
         max_connections: usize = "20000";
-        /// How long a client may take to send a request's headers
-        header_timeout_ms: u64 = "10000";
+        /// How long a connection may be idle, or a request's headers may take
+        idle_connection_ms: u64 = "75000";
+        /// How long a client may leave what it was sent unread
+        stalled_client_ms: u64 = "120000";
         /// How long a client may take to send a request's body
         body_timeout_ms: u64 = "60000";
         /// Origins whose pages may call the API; `*` for all
@@ -302,7 +304,8 @@ impl Config {
         for (room, name, value) in [
             ("server", "body_limit_mib", self.server.body_limit_mib as u64),
             ("server", "max_connections", self.server.max_connections as u64),
-            ("server", "header_timeout_ms", self.server.header_timeout_ms),
+            ("server", "idle_connection_ms", self.server.idle_connection_ms),
+            ("server", "stalled_client_ms", self.server.stalled_client_ms),
             ("server", "body_timeout_ms", self.server.body_timeout_ms),
             ("index", "max_mib", self.index.max_mib as u64),
             ("index", "shards", self.index.shards as u64),
@@ -322,6 +325,28 @@ impl Config {
             if value == 0 {
                 return refuse(room, name, "1 or more");
             }
+        }
+        for (room, name, mib) in [
+            ("server", "body_limit_mib", self.server.body_limit_mib),
+            ("index", "max_mib", self.index.max_mib),
+        ] {
+            if mib > 1 << 24 {
+                return refuse(room, name, "at most 16777216 MiB");
+            }
+        }
+        if self.tokenizer.threads > 1024 {
+            return refuse("tokenizer", "threads", "at most 1024");
+        }
+        let port = |name: &str| name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if let Some(wrong) = self.workers.dns.iter().find(|name| !port(name)) {
+            return refuse("workers", "dns", &format!("NAME:PORT instead of {wrong:?}"));
+        }
+        let wrong = |origin: &&String| {
+            !(*origin == "*" || origin.starts_with("http://") || origin.starts_with("https://"))
+                || hyper::header::HeaderValue::from_str(origin).is_err()
+        };
+        if let Some(wrong) = self.server.cors_origins.iter().find(wrong) {
+            return refuse("server", "cors_origins", &format!("* or http(s)://HOST instead of {wrong:?}"));
         }
         // An empty index takes 128 bytes a shard.
         if self.index.shards > 1 << 16 || self.index.shards * 128 > self.index.max_mib << 19 {

@@ -55,10 +55,12 @@ pub enum Failure {
     Status(u16),
     #[error("the stream ended before the answer did")]
     Incomplete,
+    #[error("the router is shutting down")]
+    ShuttingDown,
 }
 
 impl Failure {
-    pub const NAMES: [&str; 5] = ["connect", "closed", "timeout", "status", "incomplete"];
+    pub const NAMES: [&str; 6] = ["connect", "closed", "timeout", "status", "incomplete", "shutting_down"];
 
     /// The word in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -68,6 +70,7 @@ impl Failure {
             Self::Timeout => "timeout",
             Self::Status(_) => "status",
             Self::Incomplete => "incomplete",
+            Self::ShuttingDown => "shutting_down",
         }
     }
 }
@@ -109,7 +112,10 @@ impl RouterError {
     fn kind(&self) -> &'static str {
         match self {
             Self::UnknownPath { .. } => "not_found_error",
-            Self::NoWorker { .. } | Self::Busy { .. } | Self::Draining => "overloaded_error",
+            Self::NoWorker { .. }
+            | Self::Busy { .. }
+            | Self::Draining
+            | Self::NoAnswer { last: Failure::Status(429 | 503), .. } => "overloaded_error",
             _ if self.fault() == Fault::Client => "invalid_request_error",
             _ => "server_error",
         }
@@ -155,7 +161,10 @@ impl RouterError {
     pub fn class(&self) -> &'static str {
         match self {
             Self::UnknownModel { .. } | Self::UnknownPath { .. } => "not_found",
-            Self::NoWorker { .. } | Self::Busy { .. } | Self::Draining => "overload",
+            Self::NoWorker { .. }
+            | Self::Busy { .. }
+            | Self::Draining
+            | Self::NoAnswer { last: Failure::Status(429 | 503), .. } => "overload",
             Self::NoAnswer { last: Failure::Timeout, .. } | Self::BrokenOff(Failure::Timeout) => "timeout",
             _ if self.fault() == Fault::Client => "validation",
             _ => "internal",

@@ -41,6 +41,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether tokens are made there.
+    pub fn generates(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions)
+    }
+
     /// Dynamo's word in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -63,6 +68,15 @@ pub struct ClientRequest {
     /// What clients call their conversation in the body.
     pub user: Option<String>,
     edits: Edits,
+}
+
+/// The fields of a request that is passed through.
+#[derive(Debug, Deserialize)]
+pub struct Named {
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub stream: Option<bool>,
 }
 
 /// Top-level fields that may have to change, as ranges of the body.

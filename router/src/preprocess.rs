@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kvlane_engine_adapters::http_client::HttpClient;
-use kvlane_engine_adapters::model::{ChatPrompt, Model};
+use kvlane_engine_adapters::model::Model;
 use kvlane_engine_adapters::openai::{self, GenerateRequest};
 use kvlane_indexer::{BlockHasher, BlockSize, Namespace, SequenceHash, TokenId};
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ pub use self::models::ModelFinder;
 pub use self::pool::Pool;
 pub use self::token_cache::{TokenCache, TokenCacheStats};
 use crate::error::RouterError;
-use crate::openai::ClientRequest;
+use crate::openai::{ClientRequest, Named, json_error};
 
 /// How a model's requests become tokens.
 #[derive(Clone, Debug)]
@@ -36,6 +36,15 @@ pub enum Words {
 }
 
 impl Words {
+    /// The better the higher.
+    pub fn rank(&self) -> u8 {
+        match self {
+            Self::Local { .. } => 2,
+            Self::Engine => 1,
+            Self::Text => 0,
+        }
+    }
+
     /// The word for people.
     pub fn name(&self) -> &'static str {
         match self {
@@ -121,6 +130,14 @@ impl Preprocessor {
         Ok(Arc::new(request))
     }
 
+    /// What of a request that is passed through has to be known, and its body.
+    pub async fn named(&self, bytes: Bytes) -> Result<(Named, Bytes), RouterError> {
+        let (size, body) = (bytes.len(), bytes.clone());
+        let read = move || serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes));
+        let named = if self.pool.is_long(size) { self.pool.run(size, read).await?? } else { read()? };
+        Ok((named, body))
+    }
+
     /// The request's prompt. `engine` is a worker that can be asked when there is no tokenizer here; `now` the wall
     /// time for templates that write the date.
     pub async fn prompt(
@@ -132,8 +149,12 @@ impl Preprocessor {
         now: i64,
     ) -> Result<Prompt, RouterError> {
         let size = request.bytes.len();
+        // Which tokens the engine cuts away is for it to decide.
+        if request.view.truncate_prompt_tokens.is_some() {
+            return Ok(Prompt::unknown(size));
+        }
         if let (Words::Engine, Some(url)) = (words, engine)
-            && let Some(tokens) = self.ask_engine(request, url).await
+            && let Some(tokens) = self.ask_engine(request, url).await?
         {
             let (request, blocks) = (request.clone(), blocks.clone());
             return self.pool.run(size, move || hashed(&tokens, &request.view, &blocks)).await;
@@ -148,30 +169,58 @@ impl Preprocessor {
     }
 
     /// Tokens as an engine makes them; none when it cannot be asked, or several prompts would have to be.
-    async fn ask_engine(&self, request: &ClientRequest, url: &str) -> Option<Vec<TokenId>> {
-        let view = &request.view;
-        let question = match (&view.messages, &view.prompt) {
-            (Some(messages), _) => {
-                let mut question = json!({ "model": view.model, "messages": messages });
-                let fields = [
-                    ("tools", view.tools.as_ref().map(|tools| json!(tools))),
-                    ("chat_template_kwargs", view.chat_template_kwargs.as_ref().map(|kwargs| json!(kwargs))),
-                    ("add_generation_prompt", view.add_generation_prompt.map(Value::from)),
-                    ("continue_final_message", view.continue_final_message.then_some(Value::from(true))),
-                ];
-                for (name, value) in fields {
-                    value.into_iter().for_each(|value| question[name] = value);
-                }
-                question
-            }
-            (None, Some(openai::Prompt::Text(text))) => json!({ "model": view.model, "prompt": text }),
-            (None, Some(openai::Prompt::Tokens(tokens))) => return Some(tokens.clone()),
-            _ => return None,
+    async fn ask_engine(
+        &self,
+        request: &Arc<ClientRequest>,
+        url: &str,
+    ) -> Result<Option<Vec<TokenId>>, RouterError> {
+        let (size, asked) = (request.bytes.len(), request.clone());
+        let question = match self.pool.run(size, move || tokenize_question(&asked.view)).await? {
+            None => return Ok(None),
+            Some(Tokenize::Known(tokens)) => return Ok(Some(tokens)),
+            Some(Tokenize::Ask(question)) => question,
         };
-        let answer = self.engines.post_json(&format!("{url}/tokenize"), question.to_string().into()).await;
-        let answer: Value = serde_json::from_slice(&answer.ok()?).ok()?;
-        answer["tokens"].as_array()?.iter().map(|id| TokenId::try_from(id.as_u64()?).ok()).collect()
+        let Ok(answer) = self.engines.post_json(&format!("{url}/tokenize"), question).await else {
+            return Ok(None);
+        };
+        let read = move || serde_json::from_slice::<Tokenized>(&answer).ok().map(|answer| answer.tokens);
+        self.pool.run(size, read).await
     }
+}
+
+/// What has to be asked to know a prompt's tokens.
+enum Tokenize {
+    Known(Vec<TokenId>),
+    Ask(Bytes),
+}
+
+#[derive(serde::Deserialize)]
+struct Tokenized {
+    tokens: Vec<TokenId>,
+}
+
+/// The same prompt, as vLLM's `/tokenize` wants it.
+fn tokenize_question(view: &GenerateRequest) -> Option<Tokenize> {
+    let mut question = match (&view.messages, &view.prompt) {
+        (Some(messages), _) => match view.ready_tokens() {
+            Some(tokens) => return Some(Tokenize::Known(tokens.to_vec())),
+            None => json!({ "model": view.model, "messages": messages }),
+        },
+        (None, Some(openai::Prompt::Text(text))) => json!({ "model": view.model, "prompt": text }),
+        (None, Some(openai::Prompt::Tokens(tokens))) => return Some(Tokenize::Known(tokens.clone())),
+        _ => return None,
+    };
+    for (name, value) in [
+        ("add_special_tokens", view.add_special_tokens.map(Value::from)),
+        ("tools", view.tools.as_ref().map(|tools| json!(tools))),
+        ("documents", view.documents.as_ref().map(|documents| json!(documents))),
+        ("chat_template_kwargs", view.chat_template_kwargs.as_ref().map(|kwargs| json!(kwargs))),
+        ("add_generation_prompt", view.add_generation_prompt.map(Value::from)),
+        ("continue_final_message", view.continue_final_message.map(Value::from)),
+    ] {
+        value.into_iter().for_each(|value| question[name] = value);
+    }
+    Some(Tokenize::Ask(question.to_string().into()))
 }
 
 fn local(
@@ -185,33 +234,20 @@ fn local(
     let view = &request.view;
     let begun = Instant::now();
     let (mut template, mut others) = (Duration::ZERO, 0);
-    let tokens = if let Some(messages) = &view.messages {
-        // vLLM takes a chat's prompt ready-made here.
-        let ready = view.kv_transfer_params.as_ref().and_then(|params| params.prompt_token_ids.clone());
-        if let Some(tokens) = ready {
-            tokens
-        } else {
-            let continues = view.continue_final_message;
-            let prompt = ChatPrompt {
-                tools: view.tools.as_deref().filter(|_| view.tool_choice != Some("none".into())),
-                documents: view.documents.as_deref(),
-                add_generation_prompt: view.add_generation_prompt.unwrap_or(!continues),
-                continue_final_message: continues,
-                variables: view.chat_template_kwargs.as_ref(),
-                ..ChatPrompt::new(messages, now)
-            };
-            let rendered = model.template.as_ref().map(|template| template.render(&prompt));
-            template = begun.elapsed();
-            match rendered {
-                Some(Ok(text)) => {
-                    cache.encode(&model.tokenizer, id, &text, view.add_special_tokens == Some(true))
-                }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "prompt cannot be rendered; the engine will say so, or knows better");
-                    return Prompt::unknown(request.bytes.len());
-                }
-                None => return Prompt::unknown(request.bytes.len()),
+    let tokens = if let Some(tokens) = view.ready_tokens().filter(|_| view.messages.is_some()) {
+        tokens.to_vec()
+    } else if let Some(prompt) = view.chat_prompt(now) {
+        let rendered = model.template.as_ref().map(|template| template.render(&prompt));
+        template = begun.elapsed();
+        match rendered {
+            Some(Ok(text)) => {
+                cache.encode(&model.tokenizer, id, &text, view.add_special_tokens == Some(true))
             }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "prompt cannot be rendered; the engine will say so, or knows better");
+                return Prompt::unknown(request.bytes.len());
+            }
+            None => return Prompt::unknown(request.bytes.len()),
         }
     } else {
         let mark = view.add_special_tokens.unwrap_or(true);

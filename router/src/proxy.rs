@@ -2,6 +2,7 @@
 //! answer relayed.
 
 pub mod breaker;
+mod ledger;
 mod relay;
 mod settlement;
 mod sse;
@@ -11,30 +12,33 @@ mod usage;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
 };
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use kvlane_engine_adapters::engine_facts::Engine;
-use kvlane_indexer::{Overlap, WorkerId};
+use kvlane_engine_adapters::feed::FeedClock;
+use kvlane_indexer::{Index, Overlap, WorkerId};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::retry::budget::{Budget, TpsBudget};
 
-pub use self::relay::{Body, BrokenOff, Relay, Watch, error_event};
-pub use self::settlement::{PlacedBy, Settlement};
+pub use self::ledger::{Ledger, PlacedBy};
+pub use self::relay::{Body, BrokenOff, Relay, Watch};
+pub use self::settlement::Settlement;
 pub use self::sse::SseWatch;
 pub use self::upstream::Upstreams;
 use crate::config::Proxy as ProxySettings;
 use crate::discovery::{Served, Worker};
 use crate::error::{Failure, RouterError};
-use crate::metrics::{Meter, Metrics, Outcome};
+use crate::index_feed::Feeds;
+use crate::metrics::{Metrics, Outcome};
 use crate::openai::ClientRequest;
-use crate::scheduling::{Decision, Demand, Placement, Scheduler};
-use crate::telemetry::{RequestId, Span};
+use crate::scheduling::{Barred, Decision, Demand, Placement, Scheduler};
 
 /// Everything that sends requests on shares one of these.
 #[derive(Debug)]
@@ -45,9 +49,10 @@ pub struct Proxy {
     first_byte: Duration,
     answer: Duration,
     idle: Duration,
-    access: bool,
     metrics: Arc<Metrics>,
     scheduler: Arc<Scheduler>,
+    index: Arc<Index>,
+    clock: FeedClock,
     /// Ends every stream when there is no time left.
     cut: CancellationToken,
 }
@@ -58,7 +63,7 @@ pub enum Payload {
     /// A chat or completion.
     Generate(Arc<ClientRequest>),
     /// Anything else, passed through.
-    Raw { path: &'static str, body: Bytes },
+    Raw { path: &'static str, body: Bytes, streams: bool },
 }
 
 impl Payload {
@@ -76,10 +81,10 @@ impl Payload {
         }
     }
 
-    fn streams(&self) -> bool {
+    pub fn streams(&self) -> bool {
         match self {
             Self::Generate(request) => request.streams(),
-            Self::Raw { .. } => false,
+            Self::Raw { streams, .. } => *streams,
         }
     }
 }
@@ -94,25 +99,25 @@ pub struct Journey {
     pub demand: Demand,
     pub overlap: Overlap,
     pub placement: Placement,
-    pub placed: PlacedBy,
-    pub meter: Meter,
-    pub id: RequestId,
-    pub span: Option<Span>,
+    pub ledger: Ledger,
+    /// How long a placement counts as cached where no events will confirm it.
+    pub unconfirmed_life: u32,
     /// Whether the answer names its worker.
     pub names_worker: bool,
 }
 
 /// Retries are counted over this long.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// Larger errors than this are passed on without being looked at.
+/// Larger errors than this are not passed on.
 const MAX_ERROR: usize = 1 << 20;
 
 impl Proxy {
     pub fn new(
         settings: &ProxySettings,
-        access: bool,
         metrics: Arc<Metrics>,
         scheduler: Arc<Scheduler>,
+        index: Arc<Index>,
+        clock: FeedClock,
         cut: CancellationToken,
     ) -> Self {
         let share = settings.retry_budget_percent as f32 / 100.0;
@@ -123,72 +128,89 @@ impl Proxy {
             first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
             answer: Duration::from_millis(settings.answer_timeout_ms),
             idle: Duration::from_millis(settings.idle_timeout_ms),
-            access,
             metrics,
             scheduler,
+            index,
+            clock,
             cut,
         }
     }
 
     /// Has the request answered. Errors are for the client; its worker's answer, be it an error, is a response.
-    pub async fn forward(&self, mut journey: Journey) -> Result<Response<Body>, RouterError> {
+    pub async fn forward(&self, journey: Journey) -> Result<Response<Body>, RouterError> {
+        let Journey { payload, headers, served, demand, overlap, placement, mut ledger, .. } = journey;
         self.budget.deposit();
-        let mut attempts = 0;
         // What of the decision has not been tried; the first one is reserved already.
-        let mut candidates = Candidates::of(&journey.placement.decision);
-        let mut reservation = journey.placement.reservation;
-        loop {
-            attempts += 1;
+        let mut candidates = Candidates::of(&placement.decision);
+        let mut reservation = placement.reservation;
+        // Who answered with a 5xx. If several do, the request is to blame and not they.
+        let mut internal_errors: Vec<Arc<Worker>> = Vec::new();
+        let failure = loop {
             let id = reservation.worker();
             candidates.tried(id);
-            let Some(worker) = journey.served.worker(id).cloned() else {
-                return Err(no_answer(&mut journey.meter, &journey.served, attempts, Failure::Connect));
-            };
+            let Some(worker) = served.worker(id).cloned() else { break Failure::Connect };
+            self.note_placement(&worker, id, &demand, &overlap, journey.unconfirmed_life);
+            ledger.attempts += 1;
+            ledger.worker = Some((worker.name.clone(), id));
+            ledger.placed.held_blocks = overlap.of(id).device as usize;
             // The place of a half-open breaker is taken here, and given back by whatever happens next.
             worker.breaker.sending();
-            let trial = Trial(Some(&worker));
-            let failure = match self.attempt(&journey.payload, &journey.headers, &worker, id).await {
-                Ok(answer) => {
-                    trial.over();
-                    worker.breaker.succeeded();
-                    let Journey { meter, placed, id, span, names_worker, payload, .. } = journey;
-                    let status = answer.head.status.as_u16();
-                    let settlement = Settlement::new(
-                        meter,
-                        reservation,
-                        worker.clone(),
-                        self.metrics.clone(),
-                        placed,
-                        id,
-                        span,
-                        status,
-                        attempts,
-                        self.access,
-                    );
-                    return Ok(self.relay(answer, &payload, settlement, &worker, names_worker).await);
+            let trial = Trial(&worker);
+            let attempted = self.cut.run_until_cancelled(self.attempt(&payload, &headers, &worker, id)).await;
+            let failure = match attempted {
+                Some(Ok(answer)) => {
+                    worker.breaker.answering();
+                    drop(trial);
+                    internal_errors.iter().for_each(|worker| worker.breaker.failed());
+                    ledger.status = Some(answer.head.status.as_u16());
+                    let settlement =
+                        Settlement::new(ledger, reservation, worker.clone(), self.metrics.clone());
+                    return Ok(self.relay(answer, &payload, settlement, &worker, journey.names_worker).await);
                 }
-                Err(failure) => failure,
+                Some(Err(failure)) => failure,
+                None => break Failure::ShuttingDown,
             };
-            trial.over();
-            // A worker that says it is full is well.
-            if matches!(failure, Failure::Status(429 | 503)) {
-                worker.breaker.abandoned();
-            } else {
-                worker.breaker.failed();
-            }
-            self.metrics.worker_failed(&worker.name, failure.name());
-            tracing::warn!(
-                request_id = %journey.id, worker = worker.name, reason = failure.name(), attempts, "attempt failed"
-            );
+            drop(trial);
             drop(reservation);
-            let next = if attempts > self.retries { None } else { candidates.next(&journey.served) };
-            let Some(next) = next.filter(|_| self.budget.withdraw()) else {
-                return Err(no_answer(&mut journey.meter, &journey.served, attempts, failure));
-            };
+            match failure {
+                // A worker that says it is full is well.
+                Failure::Status(429 | 503) => {}
+                Failure::Status(_) => internal_errors.push(worker.clone()),
+                _ => worker.breaker.failed(),
+            }
+            if !worker.gone() {
+                self.metrics.worker_failed(&worker.name, failure.name());
+            }
+            tracing::warn!(
+                request_id = %ledger.id,
+                worker = worker.name,
+                reason = failure.name(),
+                attempts = ledger.attempts,
+                "attempt failed"
+            );
+            let next = if ledger.attempts > self.retries { None } else { candidates.next(&served) };
+            let Some(next) = next.filter(|_| self.budget.withdraw()) else { break failure };
             self.metrics.retried(failure.name());
-            reservation = self.scheduler.reserve(&journey.demand, &journey.overlap, next);
-            let held = journey.overlap.of(next).device as usize;
-            journey.placed.held_blocks = held;
+            reservation = self.scheduler.reserve(&demand, &overlap, next);
+        };
+        if let [alone] = &internal_errors[..] {
+            alone.breaker.failed();
+        }
+        let error = match failure {
+            Failure::ShuttingDown => RouterError::Draining,
+            last => RouterError::NoAnswer { model: served.name.clone(), tried: ledger.attempts, last },
+        };
+        ledger.refused(&error);
+        Err(error)
+    }
+
+    /// Until its events say so, the worker is expected to hold what it is sent.
+    fn note_placement(&self, worker: &Worker, id: WorkerId, demand: &Demand, overlap: &Overlap, life: u32) {
+        let confirmed = worker.feeds.lock().as_ref().is_some_and(Feeds::confirms);
+        let life = (!confirmed).then_some(life);
+        self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
+        if !worker.gone() {
+            self.metrics.placed(&worker.name, overlap.of(id).device as usize, demand.blocks.len());
         }
     }
 
@@ -208,16 +230,20 @@ impl Proxy {
         let answered = async {
             let response = self.upstreams.send(worker, Method::POST, payload.path(), headers, body).await?;
             let (head, mut upstream) = response.into_parts();
-            if head.status.is_server_error() || head.status == StatusCode::TOO_MANY_REQUESTS {
+            let refuses = head.status.is_server_error() && head.status != StatusCode::NOT_IMPLEMENTED;
+            if refuses || head.status == StatusCode::TOO_MANY_REQUESTS {
                 return Err(Failure::Status(head.status.as_u16()));
             }
             // Headers alone are no answer: a worker may die right after them, and another can still be asked.
             let first = loop {
                 match upstream.frame().await {
-                    None => break None,
+                    None if head.status.is_success() && matches!(payload, Payload::Generate(_)) => {
+                        return Err(Failure::Incomplete);
+                    }
+                    None => break Bytes::new(),
                     Some(Ok(frame)) => {
                         if let Ok(data) = frame.into_data() {
-                            break Some(data);
+                            break data;
                         }
                     }
                     Some(Err(_)) => return Err(Failure::Closed),
@@ -243,23 +269,27 @@ impl Proxy {
         }
         if !head.status.is_success() {
             // The engine refused, and says why.
+            settlement.answer_begins(Instant::now());
             settlement.end(Outcome::Error("validation"));
-            let (body, nested) = whole_error(first, upstream).await;
-            if nested {
-                headers.remove(CONTENT_LENGTH);
+            let (body, changed) = whole_error(head.status, first, upstream, self.idle).await;
+            headers.remove(CONTENT_LENGTH);
+            if changed {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             }
             return respond(head.status, headers, Body::Whole(body));
         }
-        let streamed = head
-            .headers
-            .get(CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        if first.is_empty() && upstream.is_end_stream() {
+            settlement.answer_begins(Instant::now());
+            settlement.end(Outcome::Success);
+            return respond(head.status, headers, Body::default());
+        }
+        let kind = head.headers.get(CONTENT_TYPE);
+        let streamed = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let watch = match payload {
             Payload::Generate(request) if streamed => {
                 Watch::Stream(SseWatch::new(request.adds_usage(worker.about().engine)))
             }
-            Payload::Generate(_) => Watch::Json(bytes::BytesMut::new()),
+            Payload::Generate(_) => Watch::Json(BytesMut::new()),
             Payload::Raw { .. } => Watch::Unseen,
         };
         if streamed {
@@ -267,7 +297,7 @@ impl Proxy {
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         }
-        let relay = Relay::new(upstream, first, watch, settlement, self.idle, self.cut.clone());
+        let relay = Relay::new(upstream, Some(first), watch, settlement, self.idle, self.cut.clone());
         respond(head.status, headers, Body::Relay(Box::new(relay)))
     }
 }
@@ -275,24 +305,16 @@ impl Proxy {
 /// A worker's answer that has begun.
 struct Answer {
     head: hyper::http::response::Parts,
-    first: Option<Bytes>,
+    first: Bytes,
     upstream: Incoming,
 }
 
-/// Gives the place of a half-open breaker back when the client leaves in mid-attempt.
-struct Trial<'a>(Option<&'a Arc<Worker>>);
-
-impl Trial<'_> {
-    fn over(mut self) {
-        self.0 = None;
-    }
-}
+/// Gives the place of a half-open breaker back, also when the client leaves in mid-attempt.
+struct Trial<'a>(&'a Arc<Worker>);
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        if let Some(worker) = self.0 {
-            worker.breaker.abandoned();
-        }
+        self.0.breaker.abandoned();
     }
 }
 
@@ -312,20 +334,12 @@ impl Candidates {
         self.tried.push(worker.instance);
     }
 
-    /// Another process, and one that could be chosen now.
+    /// Another process, and one that could be chosen now. Breakers were looked at by the decision.
     fn next(&mut self, served: &Served) -> Option<WorkerId> {
         let tried = &self.tried;
-        self.rest.by_ref().find(|id| {
-            !tried.contains(&id.instance)
-                && served.worker(*id).is_some_and(|worker| worker.barred().is_none())
-        })
+        let free = |worker: &Arc<Worker>| matches!(worker.barred(), None | Some(Barred::Breaker));
+        self.rest.by_ref().find(|id| !tried.contains(&id.instance) && served.worker(*id).is_some_and(free))
     }
-}
-
-fn no_answer(meter: &mut Meter, served: &Served, tried: usize, last: Failure) -> RouterError {
-    let error = RouterError::NoAnswer { model: served.name.clone(), tried, last };
-    meter.outcome = Outcome::Error(error.class());
-    error
 }
 
 /// vLLM's way of addressing one of its ranks.
@@ -354,7 +368,7 @@ const HOP_BY_HOP: [&str; 8] = [
     "upgrade",
 ];
 
-/// Those that travel on.
+/// Those that travel on. Who may call from which page is between the browser and us.
 pub(crate) fn passed_on(headers: &HeaderMap) -> HeaderMap {
     let mut passed = headers.clone();
     // Whoever names a header in `connection` means it for the next neighbour only.
@@ -365,23 +379,29 @@ pub(crate) fn passed_on(headers: &HeaderMap) -> HeaderMap {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    named.iter().for_each(|name| drop(passed.remove(name)));
+    let cross_origin = headers.keys().filter(|name| name.as_str().starts_with("access-control-"));
+    named.iter().chain(cross_origin).for_each(|name| drop(passed.remove(name)));
     HOP_BY_HOP.iter().for_each(|name| drop(passed.remove(*name)));
     passed.remove(TRANSFER_ENCODING);
+    passed.remove(hyper::header::ORIGIN);
     passed
 }
 
 /// An engine's error, in OpenAI's form if it has another. True when it was changed.
-async fn whole_error(first: Option<Bytes>, upstream: Incoming) -> (Bytes, bool) {
-    let rest = match Limited::new(upstream, MAX_ERROR).collect().await {
-        Ok(rest) => rest.to_bytes(),
-        Err(_) => Bytes::new(),
+async fn whole_error(
+    status: StatusCode,
+    first: Bytes,
+    upstream: Incoming,
+    patience: Duration,
+) -> (Bytes, bool) {
+    let rest = tokio::time::timeout(patience, Limited::new(upstream, MAX_ERROR).collect()).await;
+    let Ok(Ok(rest)) = rest else {
+        let message =
+            format!("the engine refused with status {} and did not say why in time", status.as_u16());
+        return (RouterError::bad_request(None, message).body(), true);
     };
-    let body = match first {
-        Some(first) if rest.is_empty() => first,
-        Some(first) => [first, rest].concat().into(),
-        None => rest,
-    };
+    let rest = rest.to_bytes();
+    let body = if rest.is_empty() { first } else { [first, rest].concat().into() };
     match nested_error(&body) {
         Some(nested) => (nested, true),
         None => (body, false),

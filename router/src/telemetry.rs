@@ -104,17 +104,11 @@ impl Tracer {
         Self { exporter, ratio }
     }
 
-    /// The request's place in a trace, and its span if it is to be exported.
-    pub fn begin(
-        &self,
-        headers: &HeaderMap,
-        name: &'static str,
-        id: &RequestId,
-    ) -> (TraceContext, Option<Span>) {
-        let sampled = || self.exporter.is_some() && rand::random::<f64>() < self.ratio;
-        let context = TraceContext::of(headers, sampled);
-        let span = self.exporter.as_ref().filter(|_| context.sampled);
-        (context, span.map(|exporter| Span::begin(exporter.clone(), context, name, id.to_string())))
+    /// The request's span, when somebody collects it. Otherwise the client's own place in its trace is left alone.
+    pub fn begin(&self, headers: &HeaderMap, name: &'static str, id: &RequestId) -> Option<Span> {
+        let exporter = self.exporter.as_ref()?;
+        let context = TraceContext::of(headers, || rand::random::<f64>() < self.ratio);
+        context.sampled.then(|| Span::begin(exporter.clone(), context, name, id.to_string()))
     }
 }
 

@@ -70,6 +70,12 @@ impl Announcements {
         })
     }
 
+    /// Nobody could be heard: everybody has as long again.
+    pub fn postpone(&mut self) {
+        let now = Instant::now();
+        self.workers.values_mut().for_each(|(_, heard)| *heard = now);
+    }
+
     /// Forgets who has not been heard of; says whom.
     pub fn expire(&mut self) -> Vec<WorkerId> {
         let gone: Vec<WorkerId> = self
@@ -107,7 +113,10 @@ mod tests {
         announcements.hear(&worker(2, false));
         tokio::time::advance(EXPIRES).await;
         assert_eq!(announcements.expire(), []);
-        tokio::time::advance(EXPIRES).await;
+        tokio::time::advance(EXPIRES * 3).await;
+        announcements.postpone();
+        assert_eq!(announcements.expire(), [], "nobody could be heard");
+        tokio::time::advance(EXPIRES * 2).await;
         assert_eq!(announcements.expire(), [WorkerId::new(7, 0)]);
         assert!(announcements.hear(&worker(2, false)) && announcements.hear(&worker(2, true)));
         assert_eq!(announcements.all().count(), 0);

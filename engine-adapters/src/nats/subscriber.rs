@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::{Client, Message, StatusCode};
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -75,6 +76,8 @@ struct Shared {
     report: NatsReport,
     health: BTreeMap<WorkerId, Arc<FeedHealth>>,
     announcements: Announcements,
+    /// Instances whose events come another way.
+    left_alone: HashSet<u64>,
 }
 
 /// See the [module](self).
@@ -122,6 +125,16 @@ impl NatsView {
     pub fn health_of(&self, instance: u64) -> Vec<Arc<FeedHealth>> {
         let (first, last) = (WorkerId::new(instance, 0), WorkerId::new(instance, u32::MAX));
         self.0.lock().health.range(first..=last).map(|(_, health)| health.clone()).collect()
+    }
+
+    /// The worker's events come another way, and two feeds must not write what one worker holds. Or they do not any more.
+    pub fn leave_alone(&self, instance: u64, alone: bool) {
+        let left_alone = &mut self.0.lock().left_alone;
+        if alone {
+            left_alone.insert(instance);
+        } else {
+            left_alone.remove(&instance);
+        }
     }
 
     /// Workers announced by their bridges.
@@ -230,6 +243,11 @@ impl NatsFeed {
 
     /// Workers that are gone take what was known of them along.
     fn clean_up(&mut self) {
+        // Nobody can be heard while the server is away: that is not the workers' silence.
+        if self.client.connection_state() != State::Connected {
+            self.shared.lock().announcements.postpone();
+            return;
+        }
         let mut gone = self.shared.lock().announcements.expire();
         gone.iter()
             .for_each(|worker| tracing::warn!(worker = worker.instance, "worker is not announced any more"));
@@ -298,7 +316,11 @@ impl NatsFeed {
         }
         match self.publishers.get(&publisher) {
             // Nothing said yet, nothing missed.
-            None if announcement.next_sequence == 0 => {}
+            None if announcement.next_sequence == 0 => {
+                if let Some(rank) = self.ranks.get(&worker) {
+                    rank.sink.health().set_state(FeedState::Live);
+                }
+            }
             Some(Publisher::Waiting { .. }) => {}
             Some(Publisher::Live { expected, .. }) if *expected >= announcement.next_sequence => {
                 // Its bridge can tell the rest; the last time it could not be reached.
@@ -326,6 +348,13 @@ impl NatsFeed {
     /// started over.
     /// False when there are too many ranks already.
     fn adopt(&mut self, worker: WorkerId, publisher: Option<u64>) -> bool {
+        if self.shared.lock().left_alone.contains(&worker.instance) {
+            // Whoever feeds it now has made a fresh start.
+            if self.ranks.remove(&worker).is_some() {
+                self.shared.lock().health.remove(&worker);
+            }
+            return false;
+        }
         if !self.ranks.contains_key(&worker) {
             if self.ranks.len() >= self.config.max_publishers {
                 self.shared.lock().report.too_many_publishers += 1;

@@ -355,6 +355,23 @@ fn predictions_count_until_they_die_and_are_reported_apart() {
 }
 
 #[test]
+fn predictions_that_no_event_will_confirm_may_live_longer() {
+    let predicted = PredictedConfig { life: 4, resolution: 2, max_blocks: 1000 };
+    let index = Index::new(IndexConfig { predicted, ..IndexConfig::default() });
+    index.register(A).unwrap();
+    index.register(B).unwrap();
+    assert!(index.predict_for(A, &hashes("abcd"), Tick(100), Some(120)));
+    assert!(index.predict(B, &hashes("ab"), Tick(100)));
+    let held = |worker, now| index.overlap(&hashes("abcd"), Tick(now)).of(worker).predicted;
+    assert_eq!((held(A, 103), held(B, 103)), (4, 2));
+    assert_eq!((held(A, 150), held(B, 150)), (4, 0));
+    assert_eq!(held(A, 220), 0, "never late");
+    // Shorter lives go on beside it.
+    assert!(index.predict(B, &hashes("abc"), Tick(150)));
+    assert_eq!((held(A, 151), held(B, 151), index.stats().predicted_blocks), (4, 3, 7));
+}
+
+#[test]
 fn past_their_bound_the_oldest_predictions_go() {
     let predicted = PredictedConfig { life: 100, resolution: 10, max_blocks: 8 };
     let index = Index::new(IndexConfig { predicted, ..IndexConfig::default() });

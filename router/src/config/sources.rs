@@ -88,12 +88,17 @@ impl Settings {
         for (key, flag, values) in &sources.flags {
             settings.lay_text(key, values, Origin::Flag(format!("--{flag}")))?;
         }
+        // Said several times, a list has all of it; anything else is as it was said last.
+        let mut set: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        let origin = Origin::Flag("--set".to_owned());
         for text in &sources.set {
-            let origin = Origin::Flag("--set".to_owned());
             let Some((key, value)) = text.split_once('=') else {
                 return Err(ConfigError::Set { origin, text: text.clone() });
             };
-            settings.lay_text(key.trim(), &[value.trim().to_owned()], origin)?;
+            set.entry(key.trim()).or_default().push(value.trim().to_owned());
+        }
+        for (key, values) in set {
+            settings.lay_text(key, &values, origin.clone())?;
         }
         Ok(settings)
     }
@@ -122,8 +127,14 @@ impl Settings {
     /// The setting's own variable, or one of its other names; not two that contradict each other.
     fn lay_env(&mut self, knob: &Knob, env: &BTreeMap<String, String>) -> Result<(), ConfigError> {
         let names = std::iter::once(knob.own_env()).chain(knob.env.iter().map(|name| (*name).to_owned()));
-        let said: Vec<(String, &String)> =
-            names.filter_map(|name| Some((name.clone(), env.get(&name)?))).collect();
+        // Kubernetes sets variables of its own for every service, and one may be called like a setting.
+        let injected = |name: &str, value: &str| {
+            name.ends_with("_PORT") && (value.starts_with("tcp://") || value.starts_with("udp://"))
+        };
+        let said: Vec<(String, &String)> = names
+            .filter_map(|name| Some((name.clone(), env.get(&name)?)))
+            .filter(|(name, value)| !injected(name, value))
+            .collect();
         let Some((name, value)) = said.first() else { return Ok(()) };
         // Filters for logs are read by many programs, and ours wins over the common one.
         if knob.room != "log"
@@ -141,9 +152,11 @@ impl Settings {
 
     /// A value given as text has the form its default has.
     fn lay_text(&mut self, key: &str, texts: &[String], origin: Origin) -> Result<(), ConfigError> {
-        let Some((value, _)) = self.values.get(key) else { return Err(unknown(key, origin)) };
+        let Some(knob) = KNOBS.iter().find(|knob| knob.key() == key) else {
+            return Err(unknown(key, origin));
+        };
         let text = texts.last().map_or("", |text| text.trim());
-        let parsed = match value {
+        let parsed = match default(knob) {
             Value::Integer(_) => text.parse().map(Value::Integer).map_err(|_| "a whole number"),
             Value::Float(_) => text.parse().map(Value::Float).map_err(|_| "a number"),
             Value::Boolean(_) => match text.to_lowercase().as_str() {
@@ -160,8 +173,7 @@ impl Settings {
         };
         let value = parsed.map_err(|expected| {
             let (key, value, origin) = (key.to_owned(), format!("{text:?}"), origin.clone());
-            let default = KNOBS.iter().find(|knob| knob.key() == key).map_or("", |knob| knob.default);
-            ConfigError::Value { origin, key, value, expected: expected.to_owned(), default }
+            ConfigError::Value { origin, key, value, expected: expected.to_owned(), default: knob.default }
         })?;
         self.values.insert(key.to_owned(), (value, origin));
         Ok(())
@@ -193,6 +205,24 @@ impl Settings {
             let (value, origin) = self.values.get(&knob.key())?;
             Some((knob, value, origin))
         })
+    }
+}
+
+/// A value as it may be shown: without what stands between a URL's scheme and its host.
+pub fn without_passwords(value: &Value) -> serde_json::Value {
+    match value {
+        Value::String(text) => masked(text).into(),
+        Value::Array(items) => items.iter().map(without_passwords).collect(),
+        other => serde_json::to_value(other).unwrap_or_default(),
+    }
+}
+
+fn masked(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let authority = rest.find(['/', ',', '?']).unwrap_or(rest.len());
+    match rest[..authority].rfind('@') {
+        Some(at) => format!("{scheme}://***{}", &rest[at..]),
+        None => text.to_owned(),
     }
 }
 

@@ -14,6 +14,7 @@ use kvlane_indexer::{BlockSize, Index, WorkerId};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,7 +22,7 @@ use super::fleet::{Fleet, Group, Served};
 use super::watch::look_after;
 use super::worker::{About, Worker, WorkerState};
 use crate::config::{EventPlane, EventSpec, WorkerSpec};
-use crate::index_feed::{FeedPlan, Feeds};
+use crate::index_feed::{FeedPlan, Feeds, Reading};
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Words};
 use crate::proxy::breaker::BreakerConfig;
@@ -73,6 +74,7 @@ pub struct Keeper {
     inner: Mutex<Inner>,
     /// The feeds had caught up once.
     warm: AtomicBool,
+    started: Instant,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -89,6 +91,32 @@ struct Kept {
     found: Found,
     worker: Arc<Worker>,
     stop: CancellationToken,
+}
+
+impl Inner {
+    /// The group that stands for its model from now on: the one there is if it will do, else this one.
+    fn adopt(&mut self, group: &Arc<Group>, will_do: impl Fn(&Arc<Group>) -> bool) -> Arc<Group> {
+        match self.groups.get(&group.name) {
+            Some(known) if will_do(known) && known.words.rank() >= group.words.rank() => known.clone(),
+            _ => {
+                match &group.words {
+                    Words::Local { .. } => {}
+                    Words::Engine => tracing::warn!(
+                        model = group.name,
+                        "no tokenizer directory for this model: engines are asked to tokenize each prompt, which is \
+                         slow; --model-path DIR would avoid that"
+                    ),
+                    Words::Text => tracing::warn!(
+                        model = group.name,
+                        "no tokenizer for this model here or at its engines: prompts are known by their text, KV \
+                         events are not used, hits are guessed; --model-path DIR would do better"
+                    ),
+                }
+                self.groups.insert(group.name.clone(), group.clone());
+                group.clone()
+            }
+        }
+    }
 }
 
 /// A feed that has not caught up after this long is not waited for.
@@ -116,6 +144,7 @@ impl Keeper {
             changed: watch::Sender::new(0),
             inner: Mutex::default(),
             warm: AtomicBool::new(false),
+            started: Instant::now(),
             tasks: TaskTracker::new(),
             stop,
         })
@@ -169,9 +198,12 @@ impl Keeper {
                 tracing::info!(worker = kept.worker.name, source, "worker left");
                 kept.stop.cancel();
                 // Whoever still has it in hand must not send it anything new.
-                kept.worker.set_state(WorkerState::Down);
+                kept.worker.leave();
                 self.unfeed(&kept.worker);
                 self.metrics.forget_worker(&kept.worker.name);
+                if let Some(nats) = self.nats.get() {
+                    nats.leave_alone(instance, false);
+                }
             }
         }
         for (instance, found) in wanted {
@@ -208,63 +240,45 @@ impl Keeper {
         worker: &Arc<Worker>,
         facts: EngineFacts,
     ) -> Result<(), String> {
-        let Some(first) = facts.models.first().cloned() else { return Err("it lists no model".to_owned()) };
+        let bases: Vec<&ServedModel> = facts.models.iter().filter(|model| model.parent.is_none()).collect();
+        let Some(base) = bases.first().copied().or(facts.models.first()).cloned() else {
+            return Err("it lists no model".to_owned());
+        };
         let announced = self.inner.lock().kept.get(&worker.instance).and_then(|kept| kept.found.block_size);
-        let said = facts.block_size.or(announced);
+        let said = facts.block_size.or(announced).and_then(BlockSize::new);
         let engine = worker.spec.engine.or(facts.engine).unwrap_or_default();
+        let known = self.known_group(worker, &bases, said);
+        let group = match known {
+            Some(group) => group,
+            None => self.make_group(worker, &base, said).await,
+        };
+        let ranks: Vec<u32> = facts.events.iter().map(|endpoint| endpoint.rank).collect();
         let about = About {
             engine,
             max_model_len: facts.max_model_len,
-            block_size: said,
+            block_size: said.map(|size| size.tokens() as u32),
             kv_blocks: facts.kv_blocks,
             slots: worker.spec.slots,
-            ranks: if facts.events.len() > 1 {
-                facts.events.iter().map(|at| at.rank).collect()
-            } else {
-                vec![0]
-            },
+            ranks: if ranks.is_empty() { vec![0] } else { ranks },
             models: facts.models,
         };
-        let group = self.group(worker, &first, said).await;
-        let plan = self.feed_plan(worker, &about, &group, facts.events);
-        worker.set_about(about);
-        {
-            let mut feeds = worker.feeds.lock();
-            // A feed that is right goes on: starting it anew would forget everything.
-            let same = feeds.as_ref().is_some_and(|feeds| match &plan {
-                FeedPlan::Zmq(endpoints) => feeds.endpoints() == Some(endpoints),
-                FeedPlan::Refused(_) => false,
-                FeedPlan::None => feeds.kind() == "none",
-                FeedPlan::Poll => feeds.kind() == "poll",
-                FeedPlan::Nats(_) => feeds.kind() == "nats",
-            });
-            if !same {
-                if let FeedPlan::Refused(why) = &plan {
-                    tracing::error!(worker = worker.name, "KV events are not used: {why}");
-                }
-                *feeds = None;
-                for rank in &worker.about().ranks {
-                    // Full is full: then nothing is expected of it.
-                    let _ = self.index.register(WorkerId::new(worker.instance, *rank));
-                }
-                let started = Feeds::start(
-                    plan,
-                    worker.instance,
-                    &worker.url,
-                    engine,
-                    group.block_size,
-                    &self.index,
-                    self.clock,
-                );
-                *feeds = Some(started);
-            }
-        }
+
+        // From here on nothing waits, and nobody can send the worker away meanwhile.
         let mut inner = self.inner.lock();
-        inner.groups.insert(group.name.clone(), group);
+        if !inner.kept.get(&worker.instance).is_some_and(|kept| Arc::ptr_eq(&kept.worker, worker)) {
+            return Err("it has left".to_owned());
+        }
+        let group =
+            inner.adopt(&group, |other| Arc::ptr_eq(other, &group) || other.block_size == group.block_size);
+        let plan = self.feed_plan(worker, &about, &group, facts.events);
+        let reading = Reading { instance: worker.instance, engine, block_size: group.block_size };
+        worker.set_about(about);
+        worker.set_group(&group.name);
+        self.feed(worker, plan, reading);
         if worker.set_state(WorkerState::Ready) {
             tracing::info!(
                 worker = worker.name,
-                model = first.name,
+                model = base.name,
                 engine = engine.name(),
                 "worker is ready"
             );
@@ -273,34 +287,63 @@ impl Keeper {
         Ok(())
     }
 
-    /// The base model's group, made when its first worker joins.
-    async fn group(&self, worker: &Worker, base: &ServedModel, said: Option<u32>) -> Arc<Group> {
-        let known = self.inner.lock().groups.get(&base.name).cloned();
-        if let Some(known) = known {
-            return known;
+    /// Starts its feed, unless the one that runs will do.
+    fn feed(&self, worker: &Worker, plan: FeedPlan, reading: Reading) {
+        let mut feeds = worker.feeds.lock();
+        if feeds.as_ref().is_some_and(|feeds| feeds.suits(&plan, reading)) {
+            return;
         }
+        match &plan {
+            FeedPlan::Refused(why) => tracing::error!(worker = worker.name, "KV events are not used: {why}"),
+            FeedPlan::None(Some(why)) => {
+                tracing::warn!(worker = worker.name, "{why}: placements are remembered instead")
+            }
+            _ => {}
+        }
+        // What the old one knew goes with it, before the new one begins.
+        *feeds = None;
+        if let Some(nats) = self.nats.get() {
+            nats.leave_alone(worker.instance, !matches!(plan, FeedPlan::Nats(_)));
+        }
+        for rank in &worker.about().ranks {
+            // Full is full: then nothing is expected of it.
+            let _ = self.index.register(WorkerId::new(worker.instance, *rank));
+        }
+        *feeds = Some(Feeds::start(plan, reading, &worker.url, &self.index, self.clock));
+    }
+
+    /// The group of those who serve the same base model, if the worker fits in: where all who are ready have blocks of
+    /// another size, a new one is made, because the model's engines were set up anew.
+    fn known_group(
+        &self,
+        worker: &Worker,
+        bases: &[&ServedModel],
+        said: Option<BlockSize>,
+    ) -> Option<Arc<Group>> {
+        let fleet = self.fleet();
+        let served = bases
+            .iter()
+            .find_map(|base| fleet.models.get(&base.name).filter(|served| served.lora_name.is_none()))?;
+        let group = &served.group;
+        let fits = said.is_none_or(|said| said == group.block_size) || self.config.block_size.is_some();
+        let others = served.ready().filter(|other| other.instance != worker.instance);
+        let agreed = others.into_iter().any(|other| {
+            other.about().block_size.is_some_and(|size| size as usize == group.block_size.tokens())
+        });
+        // Text in place of tokens is a last resort, to be left as soon as there is something better.
+        let settled = !matches!(group.words, Words::Text);
+        ((fits || agreed) && settled).then(|| group.clone())
+    }
+
+    /// A group for the base model, made when its first worker joins.
+    async fn make_group(&self, worker: &Worker, base: &ServedModel, said: Option<BlockSize>) -> Arc<Group> {
         let (finder, model) = (self.finder.clone(), base.clone());
         let found = tokio::task::spawn_blocking(move || finder.find(&model)).await.ok().flatten();
         let words = match found {
             Some(words) => words,
-            None if self.tokenizes(worker, &base.name).await => {
-                tracing::warn!(
-                    model = base.name,
-                    "no tokenizer directory for this model: engines are asked to tokenize each prompt, which is slow; \
-                     --model-path DIR would avoid that"
-                );
-                Words::Engine
-            }
-            None => {
-                tracing::warn!(
-                    model = base.name,
-                    "no tokenizer for this model here or at its engines: prompts are known by their text, KV events \
-                     are not used, hits are guessed; --model-path DIR would do better"
-                );
-                Words::Text
-            }
+            None if self.tokenizes(worker, &base.name).await => Words::Engine,
+            None => Words::Text,
         };
-        let said = said.and_then(BlockSize::new);
         let block_size = self.config.block_size.or(said).unwrap_or(BlockSize::USUAL);
         Arc::new(Group::new(base.name.clone(), words, block_size))
     }
@@ -319,15 +362,12 @@ impl Keeper {
         asked: Vec<EventEndpoint>,
     ) -> FeedPlan {
         if !self.config.kv_events || matches!(group.words, Words::Text) {
-            return FeedPlan::None;
+            return FeedPlan::None(None);
         }
         let ours = group.block_size.tokens();
         if let Some(theirs) = about.block_size.filter(|theirs| *theirs as usize != ours) {
-            let whose = if self.config.block_size.is_some() {
-                "the router was told"
-            } else {
-                "the model's other workers have"
-            };
+            let told = self.config.block_size.is_some();
+            let whose = if told { "the router was told" } else { "the model's other workers have" };
             return FeedPlan::Refused(format!(
                 "its blocks have {theirs} tokens, {whose} {ours} (--kv-cache-block-size); expected the same"
             ));
@@ -337,11 +377,11 @@ impl Keeper {
             None => FeedPlan::Refused("they are to come over NATS, expected --nats-url".to_owned()),
         };
         match &worker.spec.events {
-            EventSpec::Off => FeedPlan::None,
+            EventSpec::Off => FeedPlan::None(None),
             EventSpec::Nats => nats(),
             EventSpec::Poll => FeedPlan::Poll,
             EventSpec::Zmq { events, replay, topic } => FeedPlan::Zmq(vec![EventEndpoint {
-                rank: 0,
+                rank: about.ranks.first().copied().unwrap_or(0),
                 events: events.clone(),
                 replay: replay.clone(),
                 topic: topic.clone(),
@@ -364,35 +404,39 @@ impl Keeper {
                                 "engine=trtllm at --worker, and event_buffer_max_size at the engine"
                             }
                         };
-                        tracing::warn!(
-                            worker = worker.name,
-                            "worker does not say where its KV events are ({hint}): placements are remembered instead"
-                        );
-                        FeedPlan::None
+                        FeedPlan::None(Some(format!("worker does not say where its KV events are ({hint})")))
                     }
                 }
             }
         }
     }
 
-    /// Nothing is known of its cache any more.
+    /// Nothing is known of its cache any more. What comes over NATS is kept right there.
     pub(super) fn unfeed(&self, worker: &Worker) {
-        *worker.feeds.lock() = None;
-        for rank in &worker.about().ranks {
-            self.index.forget(WorkerId::new(worker.instance, *rank));
+        let mut feeds = worker.feeds.lock();
+        let over_nats = feeds.as_ref().is_some_and(|feeds| feeds.kind() == "nats");
+        *feeds = None;
+        if !over_nats {
+            for rank in &worker.about().ranks {
+                self.index.forget(WorkerId::new(worker.instance, *rank));
+            }
         }
     }
 
     fn rebuild(&self, inner: &mut Inner) {
         let mut fleet = Fleet::default();
         let mut models: BTreeMap<String, Served> = BTreeMap::new();
-        for kept in inner.kept.values() {
-            fleet.workers.push(kept.worker.clone());
+        // Those who serve now have a say before those who did, and base models before adapters.
+        let mut order: Vec<&Kept> = inner.kept.values().collect();
+        order.sort_by_key(|kept| kept.worker.state() != WorkerState::Ready);
+        fleet.workers = inner.kept.values().map(|kept| kept.worker.clone()).collect();
+        let bases = order.iter().map(|kept| (kept, false));
+        for (kept, adapters) in bases.chain(order.iter().map(|kept| (kept, true))) {
             let about = kept.worker.about();
             let Some(group) = about.models.first().and_then(|base| inner.groups.get(&base.name)) else {
                 continue;
             };
-            for model in &about.models {
+            for model in about.models.iter().filter(|model| model.parent.is_some() == adapters) {
                 let served = models.entry(model.name.clone()).or_insert_with(|| Served {
                     name: model.name.clone(),
                     group: group.clone(),
@@ -402,10 +446,16 @@ impl Keeper {
                     workers: Vec::new(),
                     metrics: self.metrics.model(&model.name),
                 });
-                // Two base models may not share a name; who came first has it.
-                if Arc::ptr_eq(&served.group, group) {
+                // One name, one model.
+                if Arc::ptr_eq(&served.group, group) && served.lora_name.is_some() == adapters {
                     served.max_len = served.max_len.max(about.max_model_len);
                     served.workers.push(kept.worker.clone());
+                } else if kept.worker.first_passed_over() {
+                    tracing::warn!(
+                        worker = kept.worker.name,
+                        model = model.name,
+                        "another model has this name already; the worker is not used for it"
+                    );
                 }
             }
         }
@@ -427,6 +477,11 @@ impl Keeper {
         }
         if self.warm.load(Ordering::Relaxed) {
             return Ok(());
+        }
+        // At the start everybody is waited for a while, so that the first requests see all there is.
+        let joining = |worker: &Arc<Worker>| worker.state() == WorkerState::Joining;
+        if fleet.workers.iter().any(joining) && self.started.elapsed() < FEED_GRACE {
+            return Err("workers are still joining");
         }
         let waits = |worker: &Arc<Worker>| {
             let feeds = worker.feeds.lock();

@@ -2,6 +2,7 @@
 
 mod kubernetes;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +62,13 @@ pub async fn follow_dns(keeper: Arc<Keeper>, names: Vec<String>, every: Duration
         for (name, known) in names.iter().zip(&mut known) {
             match tokio::net::lookup_host(name.as_str()).await {
                 Ok(addresses) => {
+                    let mut addresses: Vec<SocketAddr> = addresses.collect();
+                    // One engine with addresses of both kinds is one worker.
+                    if addresses.iter().any(SocketAddr::is_ipv4) {
+                        addresses.retain(SocketAddr::is_ipv4);
+                    }
                     let mut urls: Vec<String> =
-                        addresses.map(|address| format!("http://{address}")).collect();
+                        addresses.iter().map(|address| format!("http://{address}")).collect();
                     urls.sort();
                     urls.dedup();
                     *known = urls.into_iter().map(|url| WorkerSpec::at(url).into()).collect();

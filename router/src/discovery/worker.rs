@@ -81,8 +81,14 @@ pub struct Worker {
     pub breaker: Breaker,
     /// Its events' way into the index, once it has joined.
     pub feeds: Mutex<Option<Feeds>>,
+    /// The base model it serves.
+    group: Mutex<Option<Arc<str>>>,
+    /// No source names it any more.
+    gone: AtomicBool,
     /// Set when it was said that it does not report cached tokens.
     unreported: AtomicBool,
+    /// Set when it was said that it is not used for something it serves.
+    passed_over: AtomicBool,
 }
 
 impl Worker {
@@ -102,7 +108,10 @@ impl Worker {
             load: Mutex::default(),
             breaker: Breaker::new(breaker),
             feeds: Mutex::default(),
+            group: Mutex::default(),
+            gone: AtomicBool::new(false),
             unreported: AtomicBool::new(false),
+            passed_over: AtomicBool::new(false),
             spec,
         })
     }
@@ -130,6 +139,29 @@ impl Worker {
     /// Says whether that is something new.
     pub fn set_state(&self, state: WorkerState) -> bool {
         self.state.swap(state as u8, Ordering::Relaxed) != state as u8
+    }
+
+    pub fn group(&self) -> Option<Arc<str>> {
+        self.group.lock().clone()
+    }
+
+    pub fn set_group(&self, name: &str) {
+        *self.group.lock() = Some(name.into());
+    }
+
+    /// No source names it any more. Whoever still has it in hand finishes, and counts nothing under its name.
+    pub fn leave(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        self.set_state(WorkerState::Down);
+    }
+
+    pub fn gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// True once: somebody should be told that this worker is not used for something it serves.
+    pub fn first_passed_over(&self) -> bool {
+        !self.passed_over.swap(true, Ordering::Relaxed)
     }
 
     pub fn drain(&self, draining: bool) {

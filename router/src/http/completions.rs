@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue};
 use hyper::{HeaderMap, Request, Response};
 use kvlane_engine_adapters::process::since_1970;
+use kvlane_indexer::Overlap;
 use serde::Deserialize;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
@@ -16,12 +17,12 @@ use super::read_body;
 use crate::app::Router;
 use crate::discovery::{Served, WorkerState};
 use crate::error::RouterError;
-use crate::metrics::{Meter, Outcome};
+use crate::metrics::Meter;
 use crate::openai::{ClientRequest, Endpoint, json_error};
 use crate::preprocess::{Blocks, Prompt};
-use crate::proxy::{Body, Journey, Payload, PlacedBy, passed_on};
-use crate::scheduling::{Decision, Demand};
-use crate::telemetry::{REQUEST_ID, RequestId, TRACEPARENT};
+use crate::proxy::{Body, Journey, Ledger, Payload, PlacedBy, passed_on};
+use crate::scheduling::{Decision, Demand, Placement};
+use crate::telemetry::{REQUEST_ID, RequestId, Span, TRACEPARENT};
 
 /// An error, and whether a meter has counted it.
 pub(super) struct Refused {
@@ -35,15 +36,6 @@ impl From<RouterError> for Refused {
     }
 }
 
-/// The one field of a request that is passed through.
-#[derive(Deserialize)]
-struct Named {
-    #[serde(default)]
-    model: Option<String>,
-    #[serde(default)]
-    user: Option<serde_json::Value>,
-}
-
 pub(super) async fn answer(
     router: &Arc<Router>,
     endpoint: Endpoint,
@@ -51,37 +43,35 @@ pub(super) async fn answer(
     arrived: Instant,
     id: &RequestId,
 ) -> Result<Response<Body>, Refused> {
+    let span = router.tracer.begin(request.headers(), endpoint.path(), id);
     let (parts, body) = request.into_parts();
     let server = &router.config.server;
     let bytes = read_body(body, server.body_limit_mib, Duration::from_millis(server.body_timeout_ms)).await?;
     let received = Instant::now();
 
-    let (payload, model, session) = match endpoint {
-        Endpoint::Chat | Endpoint::Completions => {
-            let request = router.preprocessor.read(endpoint, bytes).await?;
-            let (model, session) = (request.view.model.clone(), session(&parts.headers, Some(&request)));
-            (Payload::Generate(request), model, session)
-        }
-        _ => {
-            let named: Named = serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes))?;
-            let user = named.user.as_ref().and_then(serde_json::Value::as_str).map(str::to_owned);
-            let session = session(&parts.headers, None).or(user);
-            (Payload::Raw { path: endpoint.path(), body: bytes }, named.model, session)
-        }
+    let (payload, model, session) = if endpoint.generates() {
+        let request = router.preprocessor.read(endpoint, bytes).await?;
+        let (model, session) = (request.view.model.clone(), session(&parts.headers, Some(&request)));
+        (Payload::Generate(request), model, session)
+    } else {
+        let (named, body) = router.preprocessor.named(bytes).await?;
+        let streams = named.stream.unwrap_or(false);
+        (Payload::Raw { path: endpoint.path(), body, streams }, named.model, session(&parts.headers, None))
     };
     let served = router.served(model.as_deref())?;
-    let streamed = matches!(&payload, Payload::Generate(request) if request.streams());
-    let mut meter = Meter::begin(&router.metrics, served.metrics.clone(), endpoint, streamed, arrived);
+    let meter = Meter::begin(&router.metrics, served.metrics.clone(), endpoint, payload.streams(), arrived);
+    let mut ledger = Ledger::open(meter, id.clone(), span, router.config.log.access);
 
-    let placed = place(router, &payload, &served, session, &meter, arrived, received).await;
-    let (demand, overlap, placement, placed) = placed.map_err(|error| {
-        meter.outcome = Outcome::Error(error.class());
+    let placed = place(router, &payload, &served, session, &mut ledger, arrived, received).await;
+    let (demand, overlap, placement) = placed.map_err(|error| {
+        ledger.refused(&error);
         Refused { error, metered: true }
     })?;
-    let (context, span) = router.tracer.begin(&parts.headers, endpoint.path(), id);
     let mut headers = outgoing(&parts.headers);
     headers.insert(REQUEST_ID, id.header());
-    context.header().into_iter().for_each(|value| drop(headers.insert(TRACEPARENT, value)));
+    if let Some(traceparent) = ledger.span.as_ref().and_then(Span::traceparent) {
+        headers.insert(TRACEPARENT, traceparent);
+    }
     let journey = Journey {
         payload,
         headers,
@@ -89,16 +79,12 @@ pub(super) async fn answer(
         demand,
         overlap,
         placement,
-        placed,
-        meter,
-        id: id.clone(),
-        span,
+        ledger,
+        unconfirmed_life: router.config.index.approximate_ttl_s,
         names_worker: router.config.routing.decision_headers,
     };
     router.proxy.forward(journey).await.map_err(|error| Refused { error, metered: true })
 }
-
-type Placed = (Demand, kvlane_indexer::Overlap, crate::scheduling::Placement, PlacedBy);
 
 /// Everything between the body and the worker.
 async fn place(
@@ -106,18 +92,15 @@ async fn place(
     payload: &Payload,
     served: &Arc<Served>,
     session: Option<String>,
-    meter: &Meter,
+    ledger: &mut Ledger,
     arrived: Instant,
     received: Instant,
-) -> Result<Placed, RouterError> {
-    if router.draining() {
-        return Err(RouterError::Draining);
-    }
+) -> Result<(Demand, Overlap, Placement), RouterError> {
     let policy = router.scheduler.policy();
     let prompt = match payload {
         Payload::Generate(request) => {
             let prompt = prompt(router, request, served).await?;
-            meter.prepared(received - arrived, prompt.took);
+            ledger.meter.prepared(received - arrived, prompt.took);
             check_length(router, request, served, &prompt)?;
             prompt
         }
@@ -133,30 +116,22 @@ async fn place(
         session: session.as_ref().map(|session| xxh3_64(session.as_bytes())),
     };
     let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
-    let placement = router
-        .scheduler
-        .place(&demand, &overlap, &served.standings(), draw)
-        .map_err(|decision| no_worker(served, &decision))?;
-    meter.placed(found - looked, found.elapsed(), received.elapsed());
-
-    let worker = placement.reservation.worker();
-    let held = overlap.of(worker);
-    // Until its events say so, the worker is expected to hold what it was sent.
-    router.index.predict(worker, &demand.blocks, router.clock.tick());
-    if let Some(worker) = served.worker(worker) {
-        router.metrics.placed(&worker.name, held.device as usize, demand.blocks.len());
-    }
-    let placed = PlacedBy {
-        session,
+    let placed = router.scheduler.place(&demand, &overlap, &served.standings(), draw);
+    let placement = placed.map_err(|decision| no_worker(served, &decision))?;
+    ledger.meter.placed(found - looked, found.elapsed(), received.elapsed());
+    ledger.placed = PlacedBy {
+        session: session.map(|session| session.chars().take(SHOWN_SESSION).collect()),
         prompt_tokens: demand.prompt_tokens,
         blocks: demand.blocks.len(),
-        held_blocks: held.device as usize,
         block_tokens: demand.block_tokens,
         ..PlacedBy::new(router.mode().name(), &placement.decision)
     };
     tracing::debug!(model = served.name, decision = ?placement.decision, "placed");
-    Ok((demand, overlap, placement, placed))
+    Ok((demand, overlap, placement))
 }
+
+/// Longer names of conversations are cut in the log.
+const SHOWN_SESSION: usize = 128;
 
 /// The prompt, as far as the way of placing or a limit needs it.
 pub(super) async fn prompt(

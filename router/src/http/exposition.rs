@@ -1,5 +1,6 @@
 //! `/metrics`: what was counted, and the state of things as it is now.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hyper::Response;
@@ -280,21 +281,23 @@ fn feeds(workers: &[Arc<Worker>], router: &Router, out: &mut Exposition) {
         }),
     );
     let events = &router.config.events;
-    let applied = reports.iter().flat_map(|(worker, _, report)| {
-        [
-            ("stored", report.stored_events),
-            ("removed", report.removed_events),
-            ("cleared", report.cleared_events),
-        ]
-        .map(|(kind, count)| {
+    // Dynamo's series know no ranks.
+    let mut sums: BTreeMap<u64, [u64; 3]> = BTreeMap::new();
+    for (worker, _, report) in &reports {
+        let counts = [report.stored_events, report.removed_events, report.cleared_events];
+        let sum = sums.entry(worker.instance).or_default();
+        sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let applied = sums.iter().flat_map(|(instance, counts)| {
+        ["stored", "removed", "cleared"].into_iter().zip(counts).map(|(kind, count)| {
             let labels = vec![
                 ("dynamo_namespace", events.namespace.clone()),
                 ("dynamo_component", events.component.clone()),
-                ("worker_id", worker.instance.to_string()),
+                ("worker_id", instance.to_string()),
                 ("event_type", kind.to_owned()),
                 ("status", "ok".to_owned()),
             ];
-            (labels, count as f64)
+            (labels, *count as f64)
         })
     });
     out.metric(

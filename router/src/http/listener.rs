@@ -10,11 +10,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use super::{Door, answer};
 use crate::app::Router;
@@ -24,7 +25,10 @@ use crate::app::Router;
 pub struct Edge {
     pub door: Door,
     pub max_connections: usize,
-    pub header_timeout: Duration,
+    /// How long a connection may be idle, or a request's headers may take.
+    pub idle: Duration,
+    /// How long a client may leave what it was sent unread.
+    pub stalled: Duration,
     pub cors_origins: Vec<String>,
 }
 
@@ -54,9 +58,9 @@ impl Listener {
         server
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.edge.header_timeout)
-            .half_close(false)
-            .pipeline_flush(true);
+            .header_read_timeout(self.edge.idle)
+            // Whoever closes its side is gone: its engine should not go on.
+            .half_close(false);
         server.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(30)));
         let graceful = GracefulShutdown::new();
         loop {
@@ -76,12 +80,19 @@ impl Listener {
                 }
             };
             let _ = stream.set_nodelay(true);
+            // A client that reads nothing must not keep an engine's slot for ever.
+            let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(self.edge.stalled));
+            let idle = self.edge.idle;
             let service = TowerToHyperService::new(service.clone());
-            let connection =
-                server.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-            let watched = graceful.watch(connection);
+            let (server, watcher, closing) = (server.clone(), graceful.watcher(), stop.clone());
             tokio::spawn(async move {
-                if let Err(error) = watched.await {
+                // A connection nobody says anything on is closed.
+                let spoken = tokio::time::timeout(idle, stream.readable());
+                if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
+                    return;
+                }
+                let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
+                if let Err(error) = watcher.watch(connection.into_owned()).await {
                     tracing::debug!(error = %error, "connection ended");
                 }
                 drop(place);
@@ -95,10 +106,14 @@ impl Listener {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 fn cors(origins: &[String]) -> Option<CorsLayer> {
-    let layer = CorsLayer::new().allow_methods(Any).allow_headers(Any).expose_headers(Any);
+    let layer = CorsLayer::new()
+        .allow_methods(Any)
+        // `*` would not cover authorization.
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(Any);
     match origins {
         [] => None,
-        [any] if any == "*" => Some(layer.allow_origin(Any)),
+        origins if origins.iter().any(|origin| origin == "*") => Some(layer.allow_origin(Any)),
         origins => {
             let origins: Vec<_> = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
             Some(layer.allow_origin(AllowOrigin::list(origins)))

@@ -134,12 +134,21 @@ impl Meter {
         self.metrics.phases[phase as usize].observe(took.as_secs_f64());
     }
 
-    /// Tokens came. True the first time.
+    /// The answer begins. True the first time.
+    pub fn begins(&mut self, now: Instant) -> bool {
+        if self.first.is_some() {
+            return false;
+        }
+        self.first = Some(now);
+        self.last = now;
+        self.model.queued.dec();
+        true
+    }
+
+    /// Tokens of a stream came. True the first time.
     pub fn tokens(&mut self, count: u64, now: Instant) -> bool {
-        let first = self.first.is_none();
+        let first = self.begins(now);
         if first {
-            self.first = Some(now);
-            self.model.queued.dec();
             self.model.ttft.observe((now - self.arrived).as_secs_f64());
         } else if count > 0 {
             let gap = (now - self.last).as_secs_f64() / count as f64;
@@ -155,8 +164,9 @@ impl Meter {
         self.answer_tokens.unwrap_or(self.seen_tokens)
     }
 
+    /// Only a stream has one: anything else begins when it is over.
     pub fn ttft(&self) -> Option<Duration> {
-        self.first.map(|first| first - self.arrived)
+        self.first.filter(|_| self.streamed).map(|first| first - self.arrived)
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -189,7 +199,7 @@ impl Drop for Meter {
         if let Some(prompt) = self.prompt_tokens {
             model.input_tokens.observe(prompt as f64);
         }
-        if self.outcome == Outcome::Success {
+        if self.outcome == Outcome::Success && self.endpoint.generates() {
             model.output_sequence.observe(answered as f64);
             // A miss counts too, or the share of hits would be wrong.
             model.cached_tokens.observe(self.cached_tokens.unwrap_or(0) as f64);

@@ -36,8 +36,12 @@ impl ModelFinder {
         }
         let finder = Self { common, named, loaded: Mutex::default() };
         for dir in finder.named.values().chain(&finder.common) {
-            let words = local(Model::load(dir)?, finder.loaded.lock().len());
-            finder.loaded.lock().insert(dir.clone(), Some(words));
+            let mut loaded = finder.loaded.lock();
+            // Its number is what its tokens are cached under: one directory, one number.
+            if !loaded.contains_key(dir) {
+                let words = local(Model::load(dir)?, loaded.len());
+                loaded.insert(dir.clone(), Some(words));
+            }
         }
         Ok(finder)
     }

@@ -3,16 +3,20 @@
 //! The work runs on tokio's blocking threads, as many at a time as there are cores. Long requests have half as many
 //! places of their own, so that however many of them come, short ones do not wait behind them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
 
 use crate::error::RouterError;
 
+/// Tokio has 512 of them for everybody.
+const MOST_THREADS: usize = 256;
+
 #[derive(Debug)]
 pub struct Pool {
-    short: Semaphore,
-    long: Semaphore,
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
     long_bytes: usize,
     waiting: AtomicUsize,
     max_waiting: usize,
@@ -24,8 +28,8 @@ impl Pool {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if threads == 0 { cores() } else { threads };
         Self {
-            short: Semaphore::new(threads),
-            long: Semaphore::new((threads / 2).max(1)),
+            short: Arc::new(Semaphore::new(threads.min(MOST_THREADS))),
+            long: Arc::new(Semaphore::new((threads / 2).clamp(1, MOST_THREADS))),
             long_bytes,
             waiting: AtomicUsize::new(0),
             max_waiting,
@@ -48,18 +52,22 @@ impl Pool {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, RouterError> {
         let places = if self.is_long(bytes) { &self.long } else { &self.short };
-        let place = match places.try_acquire() {
+        let place = match places.clone().try_acquire_owned() {
             Ok(place) => place,
             Err(_) => {
                 let waits = Waits::begin(self)?;
-                let place = places.acquire().await.map_err(|_| RouterError::Internal)?;
+                let place = places.clone().acquire_owned().await.map_err(|_| RouterError::Internal)?;
                 drop(waits);
                 place
             }
         };
-        let done = tokio::task::spawn_blocking(work).await;
-        drop(place);
-        done.map_err(|error| {
+        // The place belongs to the work: whoever asked may leave before it is done.
+        let placed = move || {
+            let done = work();
+            drop(place);
+            done
+        };
+        tokio::task::spawn_blocking(placed).await.map_err(|error| {
             tracing::error!(%error, "a request's preparation failed");
             RouterError::Internal
         })
@@ -87,7 +95,6 @@ impl Drop for Waits<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::mpsc;
 
     use super::*;

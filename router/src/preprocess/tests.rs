@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use kvlane_engine_adapters::model::ChatPrompt;
 use serde_json::json;
 
 use super::*;

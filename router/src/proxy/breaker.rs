@@ -93,8 +93,19 @@ impl Breaker {
 
     /// A request is being sent. While half-open it is the one that tries.
     pub fn sending(&self) {
-        if let Some((_, _, trying)) = &mut self.inner.lock().open {
+        if let Some((since, long, trying)) = &mut self.inner.lock().open
+            && since.elapsed() >= *long
+        {
             *trying = true;
+        }
+    }
+
+    /// A request is being answered: whoever is tried again has passed. Whether all goes well is told at its end.
+    pub fn answering(&self) {
+        let mut inner = self.inner.lock();
+        if inner.open.take().is_some() {
+            inner.in_a_row = 0;
+            inner.start_window();
         }
     }
 
@@ -109,9 +120,6 @@ impl Breaker {
         let mut inner = self.inner.lock();
         inner.in_a_row = 0;
         inner.count(false);
-        if inner.open.take().is_some() {
-            inner.start_window();
-        }
     }
 
     pub fn failed(&self) {
@@ -126,6 +134,7 @@ impl Breaker {
             if inner.open.is_some_and(|(since, long, _)| since.elapsed() < long) {
                 return;
             }
+            inner.in_a_row = 0;
             let long = relapse.map_or(self.config.open_for, |long| (long * 2).min(LONGEST));
             inner.open = Some((Instant::now(), long, false));
             inner.opened += 1;
@@ -166,6 +175,8 @@ mod tests {
         assert!(breaker.admits());
         breaker.failed();
         assert_eq!((breaker.admits(), breaker.state()), (false, BreakerState::Open));
+        // Sent all the same, because everybody else was out too: that is no trial, and takes nobody's place.
+        breaker.sending();
         breaker.failed();
         tokio::time::advance(Duration::from_millis(100)).await;
         assert_eq!((breaker.admits(), breaker.state()), (true, BreakerState::HalfOpen));
@@ -179,7 +190,7 @@ mod tests {
         assert_eq!(breaker.state(), BreakerState::Open, "twice as long the second time");
         tokio::time::advance(Duration::from_millis(50)).await;
         breaker.sending();
-        breaker.succeeded();
+        breaker.answering();
         assert_eq!((breaker.admits(), breaker.state(), breaker.opened()), (true, BreakerState::Closed, 2));
     }
 

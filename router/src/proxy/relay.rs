@@ -163,7 +163,7 @@ impl Relay {
     /// Ready when waiting has to end. The timer is set anew only when it fires, not with every frame.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         if self.cut.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Failure::Closed);
+            return Poll::Ready(Failure::ShuttingDown);
         }
         while self.timer.as_mut().poll(cx).is_ready() {
             let until = self.last_frame + self.idle;
@@ -184,10 +184,14 @@ impl Relay {
                 if tokens > 0 {
                     self.settlement.tokens(tokens, self.last_frame);
                 }
+                // It is all there: a client that closes now has not left early.
+                if watch.seen.done {
+                    settle(&mut self.settlement, watch);
+                }
                 passed
             }
             Watch::Json(whole) => {
-                self.settlement.first_token(self.last_frame);
+                self.settlement.answer_begins(self.last_frame);
                 if whole.len() + data.len() <= MAX_JSON {
                     whole.extend_from_slice(&data);
                 } else {
@@ -196,7 +200,7 @@ impl Relay {
                 data
             }
             Watch::Unseen => {
-                self.settlement.first_token(self.last_frame);
+                self.settlement.answer_begins(self.last_frame);
                 data
             }
         }
@@ -209,11 +213,8 @@ impl Relay {
                 if !watch.complete() {
                     return self.broken(Failure::Incomplete);
                 }
-                let error = watch.seen.error;
                 let rest = watch.rest();
-                self.settlement.malformed(watch.seen.malformed);
-                self.settlement.usage(watch.seen.usage.take());
-                self.settlement.end(if error { Outcome::Error("internal") } else { Outcome::Success });
+                settle(&mut self.settlement, watch);
                 self.over = true;
                 (!rest.is_empty()).then_some(Ok(rest))
             }
@@ -236,22 +237,33 @@ impl Relay {
     fn broken(&mut self, failure: Failure) -> Option<Result<Bytes, BrokenOff>> {
         self.over = true;
         let error = RouterError::BrokenOff(failure);
-        self.settlement.broken(failure);
-        self.settlement.end(Outcome::Error(error.class()));
         match &mut self.watch {
+            // The answer was whole already; how its connection ended is nobody's business.
+            Watch::Stream(watch) if watch.seen.done => None,
             Watch::Stream(watch) => {
                 self.settlement.malformed(watch.seen.malformed);
                 self.settlement.usage(watch.seen.usage.take());
-                Some(Ok(error_event(&error)))
+                self.settlement.broken(failure, error.class());
+                Some(Ok(error_event(&error, watch.in_mid_line())))
             }
-            _ => Some(Err(BrokenOff(failure))),
+            _ => {
+                self.settlement.broken(failure, error.class());
+                Some(Err(BrokenOff(failure)))
+            }
         }
     }
 }
 
-/// An error as a stream's last event.
-pub fn error_event(error: &RouterError) -> Bytes {
-    let mut event = BytesMut::from(&b"data: "[..]);
+/// A stream that was whole.
+fn settle(settlement: &mut Settlement, watch: &mut SseWatch) {
+    settlement.malformed(std::mem::take(&mut watch.seen.malformed));
+    settlement.usage(watch.seen.usage.take());
+    settlement.end(if watch.seen.error { Outcome::Error("internal") } else { Outcome::Success });
+}
+
+/// An error as a stream's last event; in the middle of a line that has to be ended first.
+fn error_event(error: &RouterError, in_mid_line: bool) -> Bytes {
+    let mut event = BytesMut::from(if in_mid_line { &b"\n\ndata: "[..] } else { &b"data: "[..] });
     event.extend_from_slice(&error.body());
     event.extend_from_slice(b"\n\n");
     event.freeze()

@@ -27,9 +27,11 @@ pub struct Seen {
     /// Tokens since somebody last looked.
     pub tokens: u64,
     pub usage: Option<Usage>,
-    /// `[DONE]`, or every choice has its end.
+    /// `[DONE]`.
     pub done: bool,
-    pub finished: bool,
+    /// Choices that have begun and those that have ended, a bit each.
+    begun: u64,
+    ended: u64,
     /// The engine said that something went wrong.
     pub error: bool,
     /// Events that were not understood.
@@ -48,6 +50,8 @@ struct Chunk {
 
 #[derive(Deserialize)]
 struct Choice {
+    #[serde(default)]
+    index: u32,
     #[serde(default)]
     delta: Option<Delta>,
     #[serde(default)]
@@ -134,7 +138,13 @@ impl SseWatch {
 
     /// Whether the answer was whole when the stream ended. One that was not watched to its end counts as whole.
     pub fn complete(&self) -> bool {
-        self.blind || self.seen.done || self.seen.finished || self.seen.error
+        let Seen { done, begun, ended, error, .. } = self.seen;
+        self.blind || done || error || (begun != 0 && begun == ended)
+    }
+
+    /// Whether the last bytes that were passed on may be in the middle of a line.
+    pub fn in_mid_line(&self) -> bool {
+        self.blind
     }
 
     /// Looks at one event; says whether it is to be passed on.
@@ -158,7 +168,11 @@ impl SseWatch {
         };
         self.seen.error |= chunk.error.0;
         self.seen.tokens += chunk.choices.iter().map(Choice::tokens).sum::<u64>();
-        self.seen.finished |= chunk.choices.iter().any(|choice| choice.finish_reason.0);
+        for choice in &chunk.choices {
+            let bit = 1 << choice.index.min(63);
+            self.seen.begun |= bit;
+            self.seen.ended |= if choice.finish_reason.0 { bit } else { 0 };
+        }
         let usage_only = chunk.usage.is_some() && chunk.choices.is_empty();
         // Usage may come with every chunk; what is cached only with the last.
         if let Some(usage) = chunk.usage {
@@ -207,7 +221,7 @@ mod tests {
                     passed.extend_from_slice(&part);
                 }
                 assert_eq!(String::from_utf8(passed).unwrap(), expected, "frames of {size}");
-                assert_eq!((watch.seen.tokens, watch.seen.done, watch.seen.finished), (4, true, true));
+                assert_eq!((watch.seen.tokens, watch.seen.done), (4, true));
                 let usage = watch.seen.usage.as_ref().unwrap();
                 assert_eq!(
                     (usage.prompt_tokens, usage.completion_tokens, usage.cached()),
@@ -243,6 +257,15 @@ mod tests {
         let long = Bytes::from(vec![b'x'; MAX_EVENT + 1]);
         assert_eq!(watch.feed(long.clone()), long);
         assert_eq!(watch.feed(Bytes::from_static(b"y")), "y");
+        let mut several = SseWatch::new(true);
+        for (event, whole) in [
+            ("data: {\"choices\":[{\"index\":0,\"text\":\"a\"},{\"index\":1,\"text\":\"b\"}]}\n\n", false),
+            ("data: {\"choices\":[{\"index\":1,\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\n", false),
+            ("data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"stop\"}]}\n\n", true),
+        ] {
+            several.feed(Bytes::from(event));
+            assert_eq!(several.complete(), whole, "{event}");
+        }
         let mut watch = SseWatch::new(true);
         watch.feed(Bytes::from_static(b"event: error\ndata: {\"error\": {\"message\": \"x\"}}\n\n"));
         assert!(watch.seen.error && watch.complete());

@@ -14,6 +14,9 @@ use crate::config::Proxy as ProxySettings;
 use crate::discovery::Worker;
 use crate::error::Failure;
 
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 64 << 20;
+
 #[derive(Clone, Debug)]
 pub struct Upstreams {
     http1: Client<HttpConnector, Full<Bytes>>,
@@ -34,7 +37,14 @@ impl Upstreams {
             .pool_max_idle_per_host(settings.max_idle_per_worker)
             .pool_idle_timeout(Duration::from_millis(settings.idle_connection_ms));
         let http1 = builder.build(connector.clone());
-        let http2 = builder.http2_only(true).http2_adaptive_window(true).build(connector);
+        // All streams share a connection: one that nobody reads must not use up what the others need.
+        let http2 = builder
+            .http2_only(true)
+            .http2_initial_stream_window_size(Some(STREAM_WINDOW))
+            .http2_initial_connection_window_size(Some(CONNECTION_WINDOW))
+            .http2_keep_alive_interval(Some(Duration::from_secs(10)))
+            .http2_keep_alive_timeout(Duration::from_secs(5))
+            .build(connector);
         Self { http1, http2 }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::process::since_1970;
 use serde_json::{Value, json};
@@ -24,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Exporter {
     spans: mpsc::Sender<Value>,
-    dropped: AtomicU64,
+    dropped: Arc<AtomicU64>,
 }
 
 impl Exporter {
@@ -32,7 +33,8 @@ impl Exporter {
     pub fn start(endpoint: &str, stop: CancellationToken) -> (Arc<Self>, impl Future<Output = ()> + use<>) {
         let (spans, queue) = mpsc::channel(QUEUE);
         let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
-        (Arc::new(Self { spans, dropped: AtomicU64::new(0) }), send(url, queue, stop))
+        let dropped = Arc::new(AtomicU64::new(0));
+        (Arc::new(Self { spans, dropped: dropped.clone() }), send(url, queue, dropped, stop))
     }
 
     /// Spans that were not sent.
@@ -41,7 +43,12 @@ impl Exporter {
     }
 }
 
-async fn send(url: String, mut queue: mpsc::Receiver<Value>, stop: CancellationToken) {
+async fn send(
+    url: String,
+    mut queue: mpsc::Receiver<Value>,
+    dropped: Arc<AtomicU64>,
+    stop: CancellationToken,
+) {
     let client = HttpClient::new(PATIENCE, 1 << 16);
     let mut failed = false;
     loop {
@@ -63,6 +70,9 @@ async fn send(url: String, mut queue: mpsc::Receiver<Value>, stop: CancellationT
                 tracing::warn!(%error, "traces cannot be delivered");
             }
             failed = sent.is_err();
+            if failed {
+                dropped.fetch_add(spans.len() as u64, Ordering::Relaxed);
+            }
         }
         if stopping {
             return;
@@ -109,10 +119,19 @@ impl Span {
         Self { exporter, context, name, request_id, began: since_1970() }
     }
 
+    /// For the engine: its part of the trace hangs below this one.
+    pub fn traceparent(&self) -> Option<HeaderValue> {
+        self.context.header()
+    }
+
     /// Hands it over to be sent. `error` is empty when all went well.
-    pub fn end(self, worker: &str, status: u16, tokens: u64, error: &str) {
+    pub fn end(self, worker: Option<&str>, status: Option<u16>, tokens: u64, error: &str) {
         let nanoseconds = |time: Duration| time.as_nanos().to_string();
         let parent = self.context.parent.map(|parent| format!("{parent:016x}")).unwrap_or_default();
+        let mut attributes =
+            vec![text("request.id", &self.request_id), number("gen_ai.usage.output_tokens", tokens)];
+        attributes.extend(worker.map(|worker| text("kvlane.worker", worker)));
+        attributes.extend(status.map(|status| number("http.response.status_code", u64::from(status))));
         let span = json!({
             "traceId": format!("{:032x}", self.context.trace),
             "spanId": format!("{:016x}", self.context.span),
@@ -122,12 +141,7 @@ impl Span {
             "kind": 2,
             "startTimeUnixNano": nanoseconds(self.began),
             "endTimeUnixNano": nanoseconds(since_1970()),
-            "attributes": [
-                text("request.id", &self.request_id),
-                text("kvlane.worker", worker),
-                number("http.response.status_code", u64::from(status)),
-                number("gen_ai.usage.output_tokens", tokens),
-            ],
+            "attributes": attributes,
             "status": if error.is_empty() { json!({}) } else { json!({"code": 2, "message": error}) },
         });
         if self.exporter.spans.try_send(span).is_err() {

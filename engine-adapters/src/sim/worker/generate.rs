@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::http::Refusal;
 use super::options::WorkerOptions;
-use crate::model::{ChatPrompt, Model};
+use crate::model::Model;
 use crate::openai::{GenerateRequest, Logprobs, Prompt};
 use crate::sim::{Lexicon, Piece};
 
@@ -101,27 +101,15 @@ impl Author {
 
     /// The tokens of a conversation.
     pub(super) fn chat_prompt(&self, request: &GenerateRequest, now: i64) -> Result<Vec<TokenId>, Refusal> {
-        let messages = request.messages.as_deref();
-        let messages =
-            messages.ok_or_else(|| Refusal::invalid_body("body.messages", "missing", "Field required"))?;
-        let ready_made =
-            request.kv_transfer_params.as_ref().and_then(|params| params.prompt_token_ids.as_deref());
-        if let Some(tokens) = ready_made {
+        let prompt = request.chat_prompt(now);
+        let prompt =
+            prompt.ok_or_else(|| Refusal::invalid_body("body.messages", "missing", "Field required"))?;
+        if let Some(tokens) = request.ready_tokens() {
             return self.known(tokens.to_vec());
         }
         let Some(template) = &self.model.template else {
             let message = format!("model `{}` has no chat template, use /v1/completions", self.model.name);
             return Err(Refusal::bad_request(None, message));
-        };
-        let prompt = ChatPrompt {
-            messages,
-            // With `tool_choice: none`, too, as vLLM does unless told otherwise.
-            tools: request.tools.as_deref().filter(|tools| !tools.is_empty()),
-            documents: request.documents.as_deref(),
-            add_generation_prompt: request.add_generation_prompt.unwrap_or(!request.continue_final_message),
-            continue_final_message: request.continue_final_message,
-            variables: request.chat_template_kwargs.as_ref(),
-            now,
         };
         let text = template
             .render(&prompt)
@@ -215,9 +203,10 @@ impl Author {
         {
             return Ok(plan);
         }
-        let natural =
-            StdRng::seed_from_u64(seed).random_range(options.answer_tokens.clone()).max(request.min_tokens);
-        let ends = !request.ignore_eos && natural < limit;
+        let natural = StdRng::seed_from_u64(seed)
+            .random_range(options.answer_tokens.clone())
+            .max(request.min_tokens.unwrap_or(0));
+        let ends = !request.ignore_eos.unwrap_or(false) && natural < limit;
         let mut answer = self.lexicon.answer(seed, if ends { natural } else { limit });
         if let Some(token) = self.lexicon.end().filter(|_| ends) {
             answer.push(Piece { token, text: String::new() });
@@ -338,7 +327,9 @@ fn check(request: &GenerateRequest) -> Result<(), Refusal> {
 pub(super) fn logprobs(request: &GenerateRequest) -> Option<usize> {
     match request.logprobs? {
         Logprobs::Asked(false) => None,
-        Logprobs::Asked(true) => Some(request.top_logprobs.unwrap_or(0)),
+        Logprobs::Asked(true) => {
+            Some(request.top_logprobs.and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
+        }
         Logprobs::Count(count) => Some(count),
     }
 }

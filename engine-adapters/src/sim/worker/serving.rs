@@ -345,7 +345,7 @@ impl Serving {
                 cache_salt: request.cache_salt.clone(),
                 session_id: session_id.clone(),
                 // vLLM's lower value goes first, the engine's higher.
-                priority: priority.unwrap_or(request.priority).saturating_neg(),
+                priority: priority.or(request.priority).unwrap_or(0).saturating_neg(),
                 reason: if plan.finish == "length" { "length" } else { "stop" },
             };
             let (reply, answer) = oneshot::channel();

@@ -77,8 +77,10 @@ pub async fn follow_service(
             }
         }
         if listing.is_none() {
-            keeper
-                .update("kubernetes", known.values().flat_map(|slice| endpoints(slice, &service)).collect());
+            // A pod with addresses of both kinds is in a slice of each, and one worker.
+            let four = known.values().any(|slice| slice.address_type == "IPv4");
+            let used = known.values().filter(|slice| !four || slice.address_type == "IPv4");
+            keeper.update("kubernetes", used.flat_map(|slice| endpoints(slice, &service)).collect());
         }
     }
 }
