@@ -9,7 +9,7 @@ DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 .PHONY: help setup setup-clients demo test bench bench-peer lint fuzz fmt clean
 
 help:
-	@echo "make demo        the index at work, then a simulated deployment: round robin beside KV-aware routing"
+	@echo "make demo        three simulated engines, the router on port 8000, one conversation both ways"
 	@echo "make test        checks formatting and lints, runs every test"
 	@echo "make bench       criterion benches of hashing and the index, and a reader beside a writer"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
@@ -38,10 +38,11 @@ $(VENV)/ready: $(CLIENTS)
 	cd .tools/nats-2.9 && apt-get update -qq && apt-get download -qq nats-server && dpkg -x nats-server_*.deb .
 	@touch $@
 
+# DEMO_SECONDS=N ends it by itself; PORT and ADMIN_PORT move the router.
 demo: setup
-	$(CARGO) run --quiet --release --locked -p kvlane-indexer --example three_workers
-	@echo
-	$(CARGO) run --quiet --release --locked -p kvlane-loadtest --bin kvlane-load -- simulate --levels 60,120,180 --seeds 2
+	@command -v curl >/dev/null || { echo "installing curl"; apt-get update -qq && apt-get install -y -qq curl >/dev/null; }
+	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters --bins
+	@deploy/demo.sh
 
 test: setup setup-clients
 	$(CARGO) fmt --all --check

@@ -296,7 +296,7 @@ impl Keeper {
         match &plan {
             FeedPlan::Refused(why) => tracing::error!(worker = worker.name, "KV events are not used: {why}"),
             FeedPlan::None(Some(why)) => {
-                tracing::warn!(worker = worker.name, "{why}: placements are remembered instead")
+                tracing::warn!(worker = worker.name, "{why}: placements are remembered instead");
             }
             _ => {}
         }
