@@ -23,8 +23,12 @@ fn check(name: &str) {
     let (model, golden) = model(name);
     let template = model.template.as_ref().unwrap();
     for case in golden["chats"].as_array().unwrap() {
-        let messages: Vec<Map<String, Value>> =
-            case["messages"].as_array().unwrap().iter().map(|message| message.as_object().unwrap().clone()).collect();
+        let messages: Vec<Map<String, Value>> = case["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message.as_object().unwrap().clone())
+            .collect();
         let prompt = ChatPrompt {
             tools: case["tools"].as_array().map(Vec::as_slice),
             add_generation_prompt: case["generate"].as_bool().unwrap_or(true),
