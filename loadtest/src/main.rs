@@ -26,8 +26,8 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Simulate {
-    /// How requests are placed: round_robin, dynamo (the reference's plain cost)
-    #[arg(long, value_delimiter = ',', default_value = "round_robin,dynamo")]
+    /// How requests are placed: round_robin, least_loaded, session, dynamo (the reference's plain cost), kvlane
+    #[arg(long, value_delimiter = ',', default_value = "round_robin,dynamo,kvlane")]
     modes: Vec<Mode>,
     /// Conversations at a time, one level after the other [default: 60,80,…,180]
     #[arg(long, value_delimiter = ',')]
@@ -73,7 +73,7 @@ fn simulate(arguments: &Simulate) -> anyhow::Result<()> {
     let rows = simulate::run(&settings, &arguments.modes, |done, of| {
         eprint!("\r{done} of {of} sweeps");
         let _ = std::io::stderr().flush();
-    });
+    })?;
     eprintln!();
     println!("simulated, {} engines `{}`, {} seeds", settings.workers, settings.engine.name, settings.seeds);
     println!(
@@ -83,7 +83,7 @@ fn simulate(arguments: &Simulate) -> anyhow::Result<()> {
         let figures = &row.figures;
         println!(
             "{:<12} {:>5}  {:>7.0} / {:<7.0}  {:>6.1} / {:<6.1}  {:>5.1} / {:<5.1}  {:>7.1}  {:>5.2}  {:>5.1}  {:>6.1}  {:>8.1}",
-            format!("{:?}", row.mode),
+            row.mode.name(),
             row.level,
             figures.ttft_p50_ms,
             figures.ttft_p95_ms,

@@ -5,7 +5,10 @@
 //! some time after they happen. What is measured follows the reference: per level a warm-up, then a window
 //! with snapshots of its last minute, averaged; levels follow each other in one continuous sweep.
 
+mod front;
 mod lab;
+mod mode;
+mod open_load;
 mod settings;
 mod stats;
 mod workload;
@@ -16,7 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::Serialize;
 
 use self::lab::Lab;
-pub use self::settings::{Mode, Settings};
+pub use self::mode::Mode;
+use self::open_load::read_trace;
+pub use self::settings::Settings;
 use self::stats::Level;
 
 /// One mode at one level, averaged over seeds. Simulated.
@@ -29,8 +34,13 @@ pub struct Row {
     pub figures: Level,
 }
 
-/// Runs every mode and seed as one sweep over the levels. `progress` is told after each sweep.
-pub fn run(settings: &Settings, modes: &[Mode], progress: impl Fn(usize, usize) + Sync) -> Vec<Row> {
+/// Runs every mode and seed as one sweep over the levels. `progress` is told after each sweep. Errors are a trace's.
+pub fn run(
+    settings: &Settings,
+    modes: &[Mode],
+    progress: impl Fn(usize, usize) + Sync,
+) -> anyhow::Result<Vec<Row>> {
+    let trace = settings.workload.trace.as_deref().map(read_trace).transpose()?.unwrap_or_default();
     let sweeps: Vec<_> = modes.iter().flat_map(|mode| (0..settings.seeds).map(move |n| (*mode, n))).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results = Mutex::new(vec![Vec::new(); sweeps.len()]);
@@ -39,7 +49,7 @@ pub fn run(settings: &Settings, modes: &[Mode], progress: impl Fn(usize, usize) 
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((mode, n)) = sweeps.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
-                    let levels = Lab::new(settings, mode, settings.first_seed + n as u64).sweep();
+                    let levels = Lab::new(settings, &trace, mode, settings.first_seed + n as u64).sweep();
                     let place = sweeps.iter().position(|sweep| *sweep == (mode, n)).unwrap_or(0);
                     if let Ok(mut results) = results.lock() {
                         results[place] = levels;
@@ -55,5 +65,5 @@ pub fn run(settings: &Settings, modes: &[Mode], progress: impl Fn(usize, usize) 
         let figures: Vec<_> = of_mode.filter_map(|(_, levels)| levels.get(at)).collect();
         Row { mode, level: settings.levels[at], seeds: settings.seeds, figures: Level::mean(&figures) }
     };
-    modes.iter().flat_map(|mode| (0..settings.levels.len()).map(|at| row(*mode, at))).collect()
+    Ok(modes.iter().flat_map(|mode| (0..settings.levels.len()).map(|at| row(*mode, at))).collect())
 }

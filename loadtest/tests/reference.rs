@@ -36,7 +36,7 @@ fn off(model: f64, reference: f64) -> f64 {
 fn the_reference_deployment_is_reproduced_at_every_level() {
     let reference: Value = serde_json::from_str(include_str!("../reference/baselines.json")).unwrap();
     let settings = Settings::reference().unwrap();
-    let rows = run(&settings, &MODES, |_, _| ());
+    let rows = run(&settings, &MODES, |_, _| ()).unwrap();
     assert_eq!(rows.len(), 14);
     let mut misses = Vec::new();
     println!("simulated / reference");
@@ -65,7 +65,7 @@ fn the_reference_deployment_is_reproduced_at_every_level() {
 fn a_run_is_its_seed() {
     let settings = Settings::reference().unwrap();
     let settings = settings.overlaid("levels = [40]\nseeds = 2\nwindow_s = 60", "test").unwrap();
-    let figures = |settings: &Settings| run(settings, &MODES, |_, _| ());
+    let figures = |settings: &Settings| run(settings, &MODES, |_, _| ()).unwrap();
     let once = figures(&settings);
     assert_eq!(once, figures(&settings));
     let other = settings.overlaid("first_seed = 7", "test").unwrap();
@@ -78,7 +78,7 @@ fn without_the_delay_outside_the_engine_first_tokens_come_sooner() {
     let with = with.overlaid("levels = [60]\nseeds = 1\nwindow_s = 120", "test").unwrap();
     let without = with.overlaid("engine.outside.enabled = false", "test").unwrap();
     let [with, without] =
-        [with, without].map(|settings| run(&settings, &[Mode::Dynamo], |_, _| ())[0].figures);
+        [with, without].map(|settings| run(&settings, &[Mode::Dynamo], |_, _| ()).unwrap()[0].figures);
     // 25 ms on the way in, 55 + 3.3 for each of 20 in flight on the way back.
     let delay = with.ttft_p50_ms - without.ttft_p50_ms;
     assert!((120.0..170.0).contains(&delay), "{delay} ms");

@@ -18,16 +18,18 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, EventPlane, Mode, Routing, Settings, without_passwords};
+use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
-use crate::discovery::{Found, Keeper, KeeperConfig, Served, WorkerState};
+use crate::discovery::{Found, Keeper, KeeperConfig, Served, Sight, WorkerState};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener};
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Pool, Preprocessor};
 use crate::proxy::breaker::BreakerConfig;
 use crate::proxy::{Body, Proxy};
-use crate::scheduling::{Policy, Scheduler};
+use crate::load_exchange::LoadExchange;
+use crate::memory::Memory;
+use crate::scheduling::{Peers, Policy, Scheduler, WaitingRules, Weights};
 use crate::telemetry::{Exporter, Tracer};
 
 /// Everything a request may need.
@@ -42,6 +44,10 @@ pub struct Router {
     pub keeper: Arc<Keeper>,
     pub preprocessor: Preprocessor,
     pub scheduler: Arc<Scheduler>,
+    /// What a placement has to know besides the workers.
+    pub sight: Sight,
+    /// Placements of late, for those who ask why.
+    pub memory: Memory,
     pub proxy: Proxy,
     pub tracer: Tracer,
     routing: Mutex<Routing>,
@@ -66,10 +72,26 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
+/// The policy's own weights, and what was said instead.
+fn weights(routing: &Routing) -> Weights {
+    let preset = match routing.policy {
+        KvPolicy::Kvlane => Weights::KVLANE,
+        KvPolicy::Dynamo => Weights::DYNAMO,
+    };
+    Weights {
+        overlap: routing.overlap_weight.unwrap_or(preset.overlap),
+        request: routing.request_weight.unwrap_or(preset.request),
+        home: routing.home_weight.unwrap_or(preset.home),
+        temperature: routing.temperature,
+        slot_guard: routing.slot_guard.unwrap_or(preset.slot_guard),
+        ..preset
+    }
+}
+
 /// How requests are placed, as the settings say it.
 fn policy(routing: &Routing) -> Policy {
     match routing.mode {
-        Mode::Kv => Policy::Kv { overlap_weight: routing.overlap_weight, temperature: routing.temperature },
+        Mode::Kv => Policy::Kv(weights(routing)),
         Mode::RoundRobin => Policy::RoundRobin,
         Mode::Random => Policy::Random,
         Mode::LeastLoaded => Policy::LeastLoaded,
@@ -81,6 +103,11 @@ fn policy(routing: &Routing) -> Policy {
 impl Router {
     pub fn routing(&self) -> Routing {
         self.routing.lock().clone()
+    }
+
+    /// What a cost is made of now.
+    pub fn weights(&self) -> Weights {
+        weights(&self.routing.lock())
     }
 
     pub fn mode(&self) -> Mode {
@@ -215,9 +242,18 @@ impl App {
         let clock = FeedClock::starting(since_1970);
         let index = Arc::new(Index::new(index_config(&config)));
         let finder = ModelFinder::new(&config.model)?;
-        let keeper =
-            Keeper::new(keeper_config(&config), index.clone(), clock, finder, metrics.clone(), stop.clone());
-        let scheduler = Scheduler::new(policy(&config.routing));
+        let routing = &config.routing;
+        let scheduler = Scheduler::new(policy(routing), routing.max_sessions, routing.holdout);
+        let keeper = Keeper::new(
+            keeper_config(&config),
+            index.clone(),
+            clock,
+            finder,
+            metrics.clone(),
+            scheduler.clone(),
+            stop.clone(),
+        );
+        let peers = Arc::new(Peers::new(config.events.max_routers, config.workers.max.saturating_mul(8)));
         let tokenizer = &config.tokenizer;
         let pool = Pool::new(tokenizer.threads, tokenizer.long_bytes, tokenizer.max_waiting);
         let exporter = config.log.otlp_endpoint.as_ref().map(|endpoint| {
@@ -236,6 +272,8 @@ impl App {
             preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes),
             proxy,
             scheduler,
+            sight: Sight { overflow: routing.overflow, peers },
+            memory: Memory::new(routing.remembered_decisions),
             tracer: Tracer::new(exporter, config.log.trace_ratio),
             routing: Mutex::new(config.routing.clone()),
             draining: AtomicBool::new(false),
@@ -273,8 +311,22 @@ impl App {
                 component: events.component.clone(),
                 endpoint: events.endpoint.clone(),
             };
+            let subjects = Subjects::new(&scope);
+            if events.share_load {
+                let exchange = LoadExchange {
+                    client: client.clone(),
+                    subject: subjects.router_loads(),
+                    every: Duration::from_millis(events.share_load_ms),
+                    scheduler: self.router.scheduler.clone(),
+                    peers: self.router.sight.peers.clone(),
+                };
+                let stop = stop.clone();
+                self.background.spawn(async move {
+                    let _ = stop.run_until_cancelled(exchange.run()).await;
+                });
+            }
             // Blocks come hashed over NATS, so their size does not matter here.
-            let config = NatsFeedConfig::new(Subjects::new(&scope), BlockSize::USUAL);
+            let config = NatsFeedConfig::new(subjects, BlockSize::USUAL);
             let feed = NatsFeed::new(client, connected, config, self.router.index.clone(), self.router.clock);
             keeper.use_nats(feed.view());
             let (keeper, stop) = (keeper.clone(), stop.clone());
@@ -394,6 +446,11 @@ fn keeper_config(config: &Config) -> KeeperConfig {
         block_size: BlockSize::new(config.index.block_size),
         kv_events: config.routing.kv_events,
         plane: config.events.plane,
+        waiting: WaitingRules {
+            most: config.routing.queue_max,
+            patience: Duration::from_millis(config.routing.queue_timeout_ms),
+            weights: config.routing.priority_weights,
+        },
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-pub use self::mode::{EventPlane, LogFormat, Mode};
+pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode};
 pub use self::sources::{ConfigError, Origin, Settings, Sources, without_passwords};
 pub(crate) use self::worker_spec::checked_url;
 pub use self::worker_spec::{EventSpec, WorkerSpec};
@@ -158,9 +158,31 @@ settings! {
     routing: Routing {
         /// kv, round_robin, random, least_loaded, power_of_two or session
         mode: Mode = "'kv'", flag "router-mode", value "MODE", env "ROUTER_MODE", env "DYN_ROUTER_MODE";
-        /// Weight of blocks to compute against blocks in use
-        overlap_weight: f64 = "1.0", flag "kv-overlap-score-weight", value "W",
+        /// How mode kv weighs: kvlane (slots, requests, blocks) or dynamo (the plain cost of Dynamo 0.9)
+        policy: KvPolicy = "'kvlane'", flag "policy", value "POLICY";
+        /// Weight of blocks to compute against blocks in use; the policy's own when not given (4 and 1)
+        overlap_weight: Option<f64> = "''", flag "kv-overlap-score-weight", value "W",
             env "DYN_KV_OVERLAP_SCORE_WEIGHT", env "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT";
+        /// Blocks a request counts for, whatever its prompt; the policy's own when not given (60 and 0)
+        request_weight: Option<f64> = "''";
+        /// Blocks the worker of a session's last request is ahead by; the policy's own when not given (120 and 0)
+        home_weight: Option<f64> = "''";
+        /// Whether full workers are passed over while another has room; the policy's own when not given
+        slot_guard: Option<bool> = "''";
+        /// Requests that may wait at a full worker, as a share of its slots; more wait in the router
+        overflow: f64 = "1.0";
+        /// Requests that may wait in the router; more are refused
+        queue_max: usize = "1024";
+        /// How long one may
+        queue_timeout_ms: u64 = "30000";
+        /// What high, normal and low priority get of what comes free
+        priority_weights: [f64; 3] = "[4.0, 2.0, 1.0]";
+        /// Share of requests placed by load alone, to see whether placing by cache pays; 0 for none
+        holdout: f64 = "0.0", flag "holdout", value "SHARE";
+        /// Sessions whose last worker is remembered
+        max_sessions: usize = "65536";
+        /// Placements that /admin/explain remembers
+        remembered_decisions: usize = "1024";
         /// Above 0, placements are drawn among workers, the cheaper the likelier
         temperature: f64 = "0.0", flag "router-temperature", value "T", env "DYN_ROUTER_TEMPERATURE";
         /// Whether engines are asked for KV events; without, placements are remembered instead
@@ -180,6 +202,8 @@ settings! {
         predicted_ttl_s: u32 = "5", env "DYN_ROUTER_PREDICTED_TTL_SECS";
         /// The same where no events come
         approximate_ttl_s: u32 = "120", env "DYN_ROUTER_TTL_SECS";
+        /// Whether workers that report fewer cached tokens than they should are believed less and asked anew
+        audit: bool = "true";
         /// Blocks expected that way at a time
         max_predicted_blocks: usize = "1048576";
     }
@@ -216,6 +240,12 @@ settings! {
         component: String = "'backend'", env "DYN_COMPONENT";
         /// Its endpoint
         endpoint: String = "'generate'", env "DYN_ENDPOINT";
+        /// Whether routers tell each other of their load over NATS
+        share_load: bool = "true", env "DYN_ROUTER_REPLICA_SYNC";
+        /// How often they do, when it changed
+        share_load_ms: u64 = "50";
+        /// Routers that are listened to
+        max_routers: usize = "64";
     }
     /// Tokenizing.
     tokenizer: TokenizerSettings {
@@ -288,12 +318,24 @@ impl Config {
 
     fn validate(&self, settings: &Settings) -> Result<(), ConfigError> {
         let refuse = |room, name, expected: &str| Err(settings.refuse(room, name, expected));
-        let weight = self.routing.overlap_weight;
-        if !(weight.is_finite() && weight >= 0.0) {
-            return refuse("routing", "overlap_weight", "0 or more");
+        for (name, weight) in [
+            ("overlap_weight", self.routing.overlap_weight),
+            ("request_weight", self.routing.request_weight),
+            ("home_weight", self.routing.home_weight),
+            ("overflow", Some(self.routing.overflow)),
+        ] {
+            if weight.is_some_and(|weight| !(weight.is_finite() && weight >= 0.0)) {
+                return refuse("routing", name, "0 or more");
+            }
         }
         if !(self.routing.temperature.is_finite() && self.routing.temperature >= 0.0) {
             return refuse("routing", "temperature", "0 or more");
+        }
+        if !(0.0..=0.5).contains(&self.routing.holdout) {
+            return refuse("routing", "holdout", "a share between 0 and 0.5");
+        }
+        if !self.routing.priority_weights.iter().all(|weight| (1e-3..=1e3).contains(weight)) {
+            return refuse("routing", "priority_weights", "three numbers from 0.001 to 1000");
         }
         if !(0.0..=1.0).contains(&self.log.trace_ratio) {
             return refuse("log", "trace_ratio", "a share between 0 and 1");
@@ -307,6 +349,10 @@ impl Config {
             ("server", "idle_connection_ms", self.server.idle_connection_ms),
             ("server", "stalled_client_ms", self.server.stalled_client_ms),
             ("server", "body_timeout_ms", self.server.body_timeout_ms),
+            ("routing", "queue_timeout_ms", self.routing.queue_timeout_ms),
+            ("routing", "max_sessions", self.routing.max_sessions as u64),
+            ("events", "share_load_ms", self.events.share_load_ms),
+            ("events", "max_routers", self.events.max_routers as u64),
             ("index", "max_mib", self.index.max_mib as u64),
             ("index", "shards", self.index.shards as u64),
             ("workers", "max", self.workers.max as u64),

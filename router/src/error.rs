@@ -4,6 +4,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
 
+use crate::scheduling::NoPlace;
+
 /// Whose fault it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -24,10 +26,14 @@ pub enum RouterError {
     UnknownModel { model: String, served: String },
     #[error("there is nothing at {method} {path}")]
     UnknownPath { method: String, path: String },
+    #[error("{message}")]
+    NotFound { message: String },
     #[error("{path} takes {allowed}, not {method}")]
     MethodNotAllowed { method: String, path: String, allowed: &'static str },
     #[error("no worker for model `{model}` is ready: {why}; try again")]
     NoWorker { model: String, why: String },
+    #[error("every worker for model `{model}` has as many requests as it may, and {why}; try again")]
+    Full { model: String, why: NoPlace },
     #[error("the router is busy: {what}; try again")]
     Busy { what: &'static str },
     #[error("the router is shutting down; try another one")]
@@ -83,7 +89,7 @@ impl RouterError {
     pub fn fault(&self) -> Fault {
         match self {
             Self::NoAnswer { .. } | Self::BrokenOff(_) | Self::NoWorker { .. } => Fault::Worker,
-            Self::Busy { .. } | Self::Draining | Self::Internal => Fault::Router,
+            Self::Full { .. } | Self::Busy { .. } | Self::Draining | Self::Internal => Fault::Router,
             _ => Fault::Client,
         }
     }
@@ -98,9 +104,11 @@ impl RouterError {
             Self::BadRequest { .. } => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::UnknownModel { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::UnknownPath { .. } | Self::NotFound { .. } => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NoWorker { .. } | Self::Busy { .. } | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoWorker { .. } | Self::Full { .. } | Self::Busy { .. } | Self::Draining => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::NoAnswer { last: Failure::Timeout, .. } => StatusCode::GATEWAY_TIMEOUT,
             // Every worker that was asked is full: the client may try again, and should wait.
             Self::NoAnswer { last: Failure::Status(429 | 503), .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -111,8 +119,9 @@ impl RouterError {
 
     fn kind(&self) -> &'static str {
         match self {
-            Self::UnknownPath { .. } => "not_found_error",
+            Self::UnknownPath { .. } | Self::NotFound { .. } => "not_found_error",
             Self::NoWorker { .. }
+            | Self::Full { .. }
             | Self::Busy { .. }
             | Self::Draining
             | Self::NoAnswer { last: Failure::Status(429 | 503), .. } => "overloaded_error",
@@ -127,10 +136,10 @@ impl RouterError {
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::BodyTooSlow { .. } => Some("body_too_slow"),
             Self::UnknownModel { .. } => Some("model_not_found"),
-            Self::UnknownPath { .. } => Some("not_found"),
+            Self::UnknownPath { .. } | Self::NotFound { .. } => Some("not_found"),
             Self::MethodNotAllowed { .. } => Some("method_not_allowed"),
             Self::NoWorker { .. } => Some("no_worker_ready"),
-            Self::Busy { .. } => Some("overloaded"),
+            Self::Full { .. } | Self::Busy { .. } => Some("overloaded"),
             Self::Draining => Some("shutting_down"),
             Self::NoAnswer { .. } => Some("worker_failed"),
             Self::BrokenOff(_) => Some("answer_broke_off"),

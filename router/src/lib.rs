@@ -7,6 +7,8 @@ pub mod discovery;
 pub mod error;
 pub mod http;
 pub mod index_feed;
+pub mod load_exchange;
+pub mod memory;
 pub mod metrics;
 pub mod openai;
 pub mod preprocess;

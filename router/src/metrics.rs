@@ -87,6 +87,8 @@ pub struct Metrics {
     disagreements: IntCounterVec,
     unreported: IntCounterVec,
     malformed: IntCounterVec,
+    queue_wait: HistogramVec,
+    queue_refused: IntCounterVec,
 }
 
 /// Where a placement's time goes, by Dynamo's names.
@@ -254,6 +256,17 @@ impl Metrics {
                 "kvlane_malformed_frames_total",
                 "Events of streamed answers that were not understood, passed on as they came.",
                 &["worker"],
+            )?,
+            queue_wait: make.histograms(
+                "kvlane_queue_wait_seconds",
+                "Time requests waited in the router for a worker with room, of those that did.",
+                TTFT_S,
+                &["priority"],
+            )?,
+            queue_refused: make.counters(
+                "kvlane_queue_refused_total",
+                "Requests refused because too many waited, or because they had waited too long.",
+                &["reason"],
             )?,
             registry: registry.clone(),
         };

@@ -104,6 +104,10 @@ pub struct Journey {
     pub unconfirmed_life: u32,
     /// Whether the answer names its worker.
     pub names_worker: bool,
+    /// Whether what the worker reports is held against what the index said.
+    pub audits: bool,
+    /// Whether a placement counts as cached until events say so.
+    pub predicts: bool,
 }
 
 /// Retries are counted over this long.
@@ -149,7 +153,8 @@ impl Proxy {
             let id = reservation.worker();
             candidates.tried(id);
             let Some(worker) = served.worker(id).cloned() else { break Failure::Connect };
-            self.note_placement(&worker, id, &demand, &overlap, journey.unconfirmed_life);
+            let (life, predicts) = (journey.unconfirmed_life, journey.predicts);
+            self.note_placement(&worker, id, &demand, &overlap, life, predicts);
             ledger.attempts += 1;
             ledger.worker = Some((worker.name.clone(), id));
             ledger.placed.held_blocks = overlap.of(id).device as usize;
@@ -163,9 +168,14 @@ impl Proxy {
                     drop(trial);
                     internal_errors.iter().for_each(|worker| worker.breaker.failed());
                     ledger.status = Some(answer.head.status.as_u16());
-                    let settlement =
-                        Settlement::new(ledger, reservation, worker.clone(), self.metrics.clone());
-                    return Ok(self.relay(answer, &payload, settlement, &worker, journey.names_worker).await);
+                    let overlap = (ledger.placed.held_blocks, demand.blocks.len());
+                    let metrics = self.metrics.clone();
+                    let settlement = Settlement::new(ledger, reservation, worker.clone(), metrics, journey.audits);
+                    let mut response = self.relay(answer, &payload, settlement, &worker).await;
+                    if journey.names_worker {
+                        name_worker(response.headers_mut(), &worker, overlap);
+                    }
+                    return Ok(response);
                 }
                 Some(Err(failure)) => failure,
                 None => break Failure::ShuttingDown,
@@ -205,10 +215,20 @@ impl Proxy {
     }
 
     /// Until its events say so, the worker is expected to hold what it is sent.
-    fn note_placement(&self, worker: &Worker, id: WorkerId, demand: &Demand, overlap: &Overlap, life: u32) {
+    fn note_placement(
+        &self,
+        worker: &Worker,
+        id: WorkerId,
+        demand: &Demand,
+        overlap: &Overlap,
+        life: u32,
+        predicts: bool,
+    ) {
         let confirmed = worker.feeds.lock().as_ref().is_some_and(Feeds::confirms);
-        let life = (!confirmed).then_some(life);
-        self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
+        if predicts || !confirmed {
+            let life = (!confirmed).then_some(life);
+            self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
+        }
         if !worker.gone() {
             self.metrics.placed(&worker.name, overlap.of(id).device as usize, demand.blocks.len());
         }
@@ -260,13 +280,9 @@ impl Proxy {
         payload: &Payload,
         mut settlement: Settlement,
         worker: &Worker,
-        names_worker: bool,
     ) -> Response<Body> {
         let Answer { head, first, upstream } = answer;
         let mut headers = passed_on(&head.headers);
-        if names_worker {
-            headers.insert(HeaderName::from_static("x-kvlane-worker"), HeaderValue::from(worker.instance));
-        }
         if !head.status.is_success() {
             // The engine refused, and says why.
             settlement.answer_begins(Instant::now());
@@ -339,6 +355,14 @@ impl Candidates {
         let tried = &self.tried;
         let free = |worker: &Arc<Worker>| matches!(worker.barred(), None | Some(Barred::Breaker));
         self.rest.by_ref().find(|id| !tried.contains(&id.instance) && served.worker(*id).is_some_and(free))
+    }
+}
+
+/// Says who answers, and how many of the prompt's blocks it was known to hold.
+fn name_worker(headers: &mut HeaderMap, worker: &Worker, (held, blocks): (usize, usize)) {
+    headers.insert(HeaderName::from_static("x-kvlane-worker"), HeaderValue::from(worker.instance));
+    if let Ok(overlap) = HeaderValue::from_str(&format!("{held}/{blocks}")) {
+        headers.insert(HeaderName::from_static("x-kvlane-overlap"), overlap);
     }
 }
 

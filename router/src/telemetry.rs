@@ -40,6 +40,10 @@ impl RequestId {
     pub fn header(&self) -> HeaderValue {
         self.0.clone()
     }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
 }
 
 impl fmt::Display for RequestId {

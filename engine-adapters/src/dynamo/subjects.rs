@@ -57,6 +57,11 @@ impl Subjects {
         format!("{}.kv_metrics", self.endpoint)
     }
 
+    /// Ours: what routers have placed where, for each other.
+    pub fn router_loads(&self) -> String {
+        format!("{}.kvlane-router-loads", self.endpoint)
+    }
+
     /// Ours: workers announced by their bridges.
     pub fn announcements(&self) -> String {
         format!("{}.kvlane-workers", self.component)

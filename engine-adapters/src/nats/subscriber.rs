@@ -78,6 +78,8 @@ struct Shared {
     announcements: Announcements,
     /// Instances whose events come another way.
     left_alone: HashSet<u64>,
+    /// Instances whose blocks are to be asked for anew.
+    distrusted: HashSet<u64>,
 }
 
 /// See the [module](self).
@@ -135,6 +137,11 @@ impl NatsView {
         } else {
             left_alone.remove(&instance);
         }
+    }
+
+    /// What is known of the worker is not to be believed: it is forgotten and asked for anew, soon.
+    pub fn resync(&self, instance: u64) {
+        self.0.lock().distrusted.insert(instance);
     }
 
     /// Workers announced by their bridges.
@@ -258,6 +265,19 @@ impl NatsFeed {
             self.ranks.iter().filter(|(worker, rank)| !announced.contains(*worker) && silent(rank));
         gone.extend(strangers.map(|(worker, _)| *worker));
         gone.iter().for_each(|worker| self.dismiss(*worker));
+        let distrusted = std::mem::take(&mut self.shared.lock().distrusted);
+        distrusted.iter().for_each(|instance| self.distrust(*instance));
+    }
+
+    /// Forgets what a worker holds; its publisher is asked, where it has one.
+    fn distrust(&mut self, instance: u64) {
+        let mut publishers: HashSet<u64> = HashSet::new();
+        for (_, rank) in self.ranks.iter_mut().filter(|(worker, _)| worker.instance == instance) {
+            rank.sink.forget();
+            rank.sink.health().set_state(FeedState::Partial);
+            publishers.extend(rank.publisher);
+        }
+        publishers.iter().for_each(|publisher| self.ask(*publisher, None));
     }
 
     fn dismiss(&mut self, worker: WorkerId) {

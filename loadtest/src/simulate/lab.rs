@@ -2,23 +2,32 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 
-use kvlane_engine_adapters::sim::{Request, RequestId, SimEngine, SimTime, StepOutput};
-use kvlane_indexer::{Index, IndexConfig, KvEvent, Overlap, SequenceHash, Tick, WorkerId};
-use kvlane_router::scheduling::{ActiveLoad, Candidate, Policy, select};
+use kvlane_engine_adapters::sim::{Calibration, Request, RequestId, SimEngine, SimTime, StepOutput};
+use kvlane_indexer::{KvEvent, SequenceHash};
+use kvlane_router::scheduling::{Demand, Load, Priority, Reservation};
 use rand::RngExt;
 use rand_distr::{Distribution, LogNormal};
 
-use super::settings::{Mode, Settings};
+use super::front::{Front, Shown, worker_id};
+use super::mode::Mode;
+use super::open_load::{Recorded, Replay, burst, burst_gap_ms, sibling_delay_ms};
+use super::settings::{Settings, Sharing, WorkloadKind};
 use super::stats::{Level, mean, percentile};
-use super::workload::{Conversation, Workload};
+use super::workload::{Conversation, Turn, Workload};
 
 /// Something that happens at a moment.
 #[derive(Debug)]
 enum Happening {
     /// A conversation asks its next question.
     Asks(Conversation),
-    /// A request reaches the router.
+    /// The next burst comes, or the next request of a trace.
+    Comes,
+    /// A request is sent.
+    Sends(Turn),
+    /// A request reaches its router.
     Arrives(u64),
     /// An engine's step is over.
     Steps(usize),
@@ -29,15 +38,22 @@ enum Happening {
     LastToken(u64),
     /// Once a second, how even the load is.
     Probe,
+    /// Routers ask the engines, or tell each other.
+    Asked,
+    Shared,
 }
 
 #[derive(Debug)]
 struct InFlight {
-    conversation: Conversation,
-    prompt: Vec<SequenceHash>,
+    /// Whose next turn it is; of one that comes by itself none.
+    conversation: Option<Conversation>,
+    answer_tokens: usize,
+    prompt: Arc<[SequenceHash]>,
     request: Option<Request>,
+    router: usize,
     worker: usize,
-    prefill_tokens: usize,
+    /// The router's load, for as long as it counts the request.
+    reservation: Option<Reservation>,
     asked: SimTime,
     first_token: Option<SimTime>,
 }
@@ -45,7 +61,6 @@ struct InFlight {
 #[derive(Debug)]
 struct Worker {
     engine: SimEngine,
-    load: ActiveLoad,
     /// Requests between placement and the client's last token.
     inflight: usize,
     stepping: bool,
@@ -67,11 +82,11 @@ struct Seen {
 
 pub(super) struct Lab<'a> {
     settings: &'a Settings,
-    policy: Policy,
     workload: Workload,
+    replay: Option<Replay<'a>>,
+    bursts: u64,
     workers: Vec<Worker>,
-    index: Index,
-    overlap: Overlap,
+    fronts: Vec<Front>,
     output: StepOutput,
     now: SimTime,
     agenda: BinaryHeap<Reverse<(SimTime, u64)>>,
@@ -80,36 +95,37 @@ pub(super) struct Lab<'a> {
     inflight: HashMap<u64, InFlight>,
     requests: u64,
     placed: u64,
-    /// Conversations there are, and as many as there should be.
+    /// Whether requests name their conversation.
+    sessions: bool,
+    turns: bool,
+    /// Conversations there are, and the level: as many as there should be.
     conversations: usize,
     target: usize,
     seen: Seen,
 }
 
 impl<'a> Lab<'a> {
-    pub(super) fn new(settings: &'a Settings, mode: Mode, seed: u64) -> Self {
-        let policy = match mode {
-            Mode::RoundRobin => Policy::RoundRobin,
-            Mode::Dynamo => Policy::Kv {
-                overlap_weight: settings.router.overlap_weight,
-                temperature: settings.router.temperature,
-            },
-        };
+    pub(super) fn new(settings: &'a Settings, trace: &'a [Recorded], mode: Mode, seed: u64) -> Self {
         let worker = |n: usize| Worker {
-            engine: SimEngine::new(settings.engine.clone(), seed.wrapping_mul(31).wrapping_add(n as u64)),
-            load: ActiveLoad::default(),
+            engine: SimEngine::new(
+                slowed(&settings.engine, settings.slowness.get(n).copied().unwrap_or(1.0)),
+                seed.wrapping_mul(31).wrapping_add(n as u64),
+            ),
             inflight: 0,
             stepping: false,
         };
-        let mut workload = Workload::new(&settings.workload, settings.engine.block_tokens, seed);
+        let block_tokens = settings.engine.block_tokens;
+        let mut workload = Workload::new(&settings.workload, block_tokens, seed);
         let placed = workload.random().random_range(0..settings.workers as u64);
+        let replay = (settings.workload.kind == WorkloadKind::Trace)
+            .then(|| Replay::new(trace, &settings.workload, block_tokens, settings.engine.kv_blocks));
         let mut lab = Self {
             settings,
-            policy,
             workload,
+            replay,
+            bursts: seed << 16,
             workers: (0..settings.workers).map(worker).collect(),
-            index: Index::new(IndexConfig { shards: 16, ..IndexConfig::default() }),
-            overlap: Overlap::default(),
+            fronts: (0..settings.router.count).map(|_| Front::new(settings, mode)).collect(),
             output: StepOutput::default(),
             now: SimTime::default(),
             agenda: BinaryHeap::new(),
@@ -118,25 +134,34 @@ impl<'a> Lab<'a> {
             inflight: HashMap::new(),
             requests: 0,
             placed,
+            sessions: mode.names_sessions(),
+            turns: mode.policy(&settings.router).takes_turns(),
             conversations: 0,
             target: 0,
             seen: Seen::default(),
         };
         lab.plan(SimTime::default(), Happening::Probe);
+        lab.plan(SimTime::default(), Happening::Asked);
+        if settings.router.count > 1 && settings.router.sharing == Sharing::Nats {
+            lab.plan(SimTime::default(), Happening::Shared);
+        }
+        if settings.workload.kind != WorkloadKind::Conversations {
+            lab.plan(SimTime::default(), Happening::Comes);
+        }
         lab
     }
 
     /// All levels, one after the other, in one continuous run.
     pub(super) fn sweep(mut self) -> Vec<Level> {
         let levels = &self.settings.levels;
-        self.set_conversations(levels.first().copied().unwrap_or(0));
+        self.set_level(levels.first().copied().unwrap_or(0));
         self.run_for(self.settings.fill_s);
         levels.iter().map(|level| self.measure(*level)).collect()
     }
 
     fn measure(&mut self, level: usize) -> Level {
         let Settings { warm_up_s, window_s, snapshots, snapshot_s, .. } = *self.settings;
-        self.set_conversations(level);
+        self.set_level(level);
         self.run_for(warm_up_s);
         // Snapshots may look back into the warm-up; counts are of the window alone.
         let Seen { first_tokens, answers, .. } = std::mem::take(&mut self.seen);
@@ -183,8 +208,11 @@ impl<'a> Lab<'a> {
         })
     }
 
-    fn set_conversations(&mut self, count: usize) {
+    fn set_level(&mut self, count: usize) {
         self.target = count;
+        if self.settings.workload.kind != WorkloadKind::Conversations {
+            return;
+        }
         while self.conversations < count {
             self.conversations += 1;
             let conversation = self.workload.conversation();
@@ -209,24 +237,54 @@ impl<'a> Lab<'a> {
             self.now = at;
             match self.happenings.remove(&sequence) {
                 Some(Happening::Asks(conversation)) => self.asks(conversation),
+                Some(Happening::Comes) => self.comes(),
+                Some(Happening::Sends(turn)) => self.sends(turn, None),
                 Some(Happening::Arrives(request)) => self.arrives(request),
                 Some(Happening::Steps(worker)) => self.steps(worker),
-                Some(Happening::Told(worker, events)) => self.told(worker, &events),
+                Some(Happening::Told(worker, events)) => {
+                    self.fronts.iter().for_each(|front| front.told(worker, &events, at));
+                }
                 Some(Happening::FirstToken(request)) => self.first_token(request),
                 Some(Happening::LastToken(request)) => self.last_token(request),
                 Some(Happening::Probe) => self.probe(),
+                Some(Happening::Asked) => self.asked(),
+                Some(Happening::Shared) => self.shared(),
                 None => {}
             }
         }
         self.now = end;
     }
 
-    fn tick(&self) -> Tick {
-        Tick(self.now.seconds() as u32)
+    /// What comes by itself.
+    fn comes(&mut self) {
+        let random = self.workload.random();
+        let gap_ms = match &mut self.replay {
+            Some(replay) => {
+                let (turn, until) = replay.next();
+                self.sends(turn, None);
+                until * 100.0 / self.target.max(1) as f64
+            }
+            None => {
+                self.bursts += 1;
+                let block_tokens = self.settings.engine.block_tokens;
+                let turns = burst(&self.settings.workload, self.bursts, block_tokens, random);
+                let gap_ms = burst_gap_ms(self.target, random);
+                for turn in turns {
+                    let after = sibling_delay_ms(self.workload.random());
+                    self.plan(self.now.after_ms(after), Happening::Sends(turn));
+                }
+                gap_ms
+            }
+        };
+        self.plan(self.now.after_ms(gap_ms), Happening::Comes);
     }
 
     fn asks(&mut self, mut conversation: Conversation) {
         let turn = self.workload.turn(&mut conversation);
+        self.sends(turn, Some(conversation));
+    }
+
+    fn sends(&mut self, turn: Turn, conversation: Option<Conversation>) {
         self.requests += 1;
         let number = self.requests;
         let prompt_blocks = turn.prompt_tokens / self.settings.engine.block_tokens;
@@ -238,12 +296,15 @@ impl<'a> Lab<'a> {
             blocks: turn.blocks,
             priority: 0,
         };
+        let routers = self.fronts.len();
         let inflight = InFlight {
             conversation,
+            answer_tokens: turn.answer_tokens,
             prompt,
             request: Some(request),
+            router: if routers > 1 { self.workload.random().random_range(0..routers) } else { 0 },
             worker: 0,
-            prefill_tokens: 0,
+            reservation: None,
             asked: self.now,
             first_token: None,
         };
@@ -253,41 +314,92 @@ impl<'a> Lab<'a> {
         self.plan(self.now.after_ms(delay), Happening::Arrives(number));
     }
 
-    /// The router's turn: overlap, cost, choice, load.
+    /// A request waits if others do, or if nobody may take it.
     fn arrives(&mut self, number: u64) {
-        let tick = self.tick();
-        let Some(inflight) = self.inflight.get_mut(&number) else { return };
-        let Some(request) = inflight.request.take() else { return };
-        let block_tokens = self.settings.engine.block_tokens as f64;
-        self.index.overlap_into(&inflight.prompt, tick, &mut self.overlap);
-        let overlap = &self.overlap;
-        let cached = |n: usize| overlap.of(worker_id(n)).device as usize * self.settings.engine.block_tokens;
-        let candidate = |(n, worker): (usize, &Worker)| Candidate {
-            worker: worker_id(n),
-            prefill_blocks: (request.prompt_tokens - cached(n).min(request.prompt_tokens)
-                + worker.load.prefill_tokens()) as f64
-                / block_tokens,
-            decode_blocks: worker.load.blocks_with(&inflight.prompt) as f64,
-            active_requests: worker.load.requests(),
-            tie_break: worker.engine.block_counts().1 as u64,
-            barred: None,
+        let Some(router) = self.inflight.get(&number).map(|inflight| inflight.router) else { return };
+        if !self.fronts[router].queue.is_empty() || !self.places(number) {
+            self.fronts[router].queue.join(Priority::Normal, number);
+        }
+    }
+
+    /// There may be room: those who wait are placed, as far as there is.
+    fn call_waiting(&mut self, router: usize) {
+        while let Some((place, number)) = self.fronts[router].queue.call() {
+            if !self.places(number) {
+                self.fronts[router].queue.rejoin(place, number);
+                return;
+            }
+        }
+    }
+
+    /// The router's turn: overlap, cost, choice, load. False when there is no room.
+    fn places(&mut self, number: u64) -> bool {
+        let shown = self.shown();
+        let Some(inflight) = self.inflight.get_mut(&number) else { return true };
+        let Some(prompt_tokens) = inflight.request.as_ref().map(|request| request.prompt_tokens) else {
+            return true;
         };
-        let candidates: Vec<_> = self.workers.iter().enumerate().map(candidate).collect();
-        let draw = if self.policy.takes_turns() { self.placed } else { self.workload.random().random() };
+        let demand = Demand {
+            blocks: inflight.prompt.clone(),
+            prompt_tokens,
+            block_tokens: self.settings.engine.block_tokens,
+            session: inflight.conversation.as_ref().filter(|_| self.sessions).map(Conversation::id),
+            room: None,
+        };
+        let draw = if self.turns { self.placed } else { self.workload.random().random() };
+        let front = &mut self.fronts[inflight.router];
+        let Some(placement) = front.place(&self.settings.router, &demand, &shown, draw, self.now) else {
+            return false;
+        };
         self.placed += 1;
-        let Some(chosen) = select(&self.policy, None, &candidates, draw).chosen() else { return };
-        let n = chosen.instance as usize;
+        let n = placement.reservation.worker().instance as usize;
         inflight.worker = n;
-        inflight.prefill_tokens = request.prompt_tokens - cached(n).min(request.prompt_tokens);
+        inflight.reservation = Some(placement.reservation);
+        let Some(request) = inflight.request.take() else { return true };
         let worker = &mut self.workers[n];
         // Settings are refused under which a conversation could outgrow an engine.
         let submitted = worker.engine.submit(self.now, request);
         debug_assert!(submitted.is_ok(), "{submitted:?}");
-        worker.load.add(&inflight.prompt, inflight.prefill_tokens);
         worker.inflight += 1;
         if !worker.stepping {
             self.steps(n);
         }
+        true
+    }
+
+    /// The engines as they look now.
+    fn shown(&self) -> Vec<Shown> {
+        let shown = |worker: &Worker| Shown {
+            running: worker.engine.running_count(),
+            waiting: worker.engine.waiting_count(),
+            held_blocks: worker.engine.block_counts().1,
+            slots: self.settings.engine.max_batch,
+        };
+        self.workers.iter().map(shown).collect()
+    }
+
+    fn asked(&mut self) {
+        let router = &self.settings.router;
+        let shown = self.shown();
+        let sees_others = router.count > 1 && router.sharing == Sharing::Engines;
+        self.fronts.iter_mut().for_each(|front| front.asked(&shown, sees_others, self.now));
+        self.plan(self.now.after_ms(router.probe_ms), Happening::Asked);
+        (0..self.fronts.len()).for_each(|router| self.call_waiting(router));
+    }
+
+    /// Routers hear what the others have where.
+    fn shared(&mut self) {
+        let loads: Vec<Vec<Load>> = self
+            .fronts
+            .iter()
+            .map(|front| (0..self.workers.len()).map(|n| front.scheduler.load(worker_id(n))).collect())
+            .collect();
+        for (own, front) in self.fronts.iter_mut().enumerate() {
+            let others = loads.iter().enumerate().filter(|(other, _)| *other != own).map(|(_, loads)| loads);
+            let sum = |n: usize| others.clone().fold(Load::default(), |sum, loads| sum.and(loads[n]));
+            front.heard((0..loads[own].len()).map(sum).collect());
+        }
+        self.plan(self.now.after_ms(self.settings.router.share_ms), Happening::Shared);
     }
 
     fn steps(&mut self, n: usize) {
@@ -300,6 +412,9 @@ impl<'a> Lab<'a> {
         }
         for tokens in &output.tokens {
             self.seen.tokens += tokens.count;
+            if let Some(inflight) = self.inflight.get_mut(&tokens.request.0) {
+                inflight.reservation.iter_mut().for_each(|reservation| reservation.grew(tokens.count));
+            }
             if tokens.first.is_some() {
                 let at = tokens.at.after_ms(self.response_ms(n));
                 self.plan(at, Happening::FirstToken(tokens.request.0));
@@ -312,7 +427,7 @@ impl<'a> Lab<'a> {
             let at = done.at.after_ms(self.response_ms(n));
             self.plan(at, Happening::LastToken(done.request.0));
         }
-        if !output.events.is_empty() {
+        if !output.events.is_empty() && self.settings.router.events {
             let events = std::mem::take(&mut output.events);
             self.plan(self.now.after_ms(self.settings.router.event_lag_ms), Happening::Told(n, events));
         }
@@ -330,43 +445,38 @@ impl<'a> Lab<'a> {
         base * spread.map_or(1.0, |spread| spread.sample(self.workload.random()))
     }
 
-    fn told(&mut self, n: usize, events: &[KvEvent]) {
-        let tick = self.tick();
-        for event in events {
-            // The engine's events are well formed, and its own blocks' parents are known.
-            let applied = self.index.apply(worker_id(n), event, tick);
-            debug_assert!(applied.is_ok_and(|applied| applied.orphaned + applied.unknown == 0));
-        }
-    }
-
     fn first_token(&mut self, number: u64) {
         let Some(inflight) = self.inflight.get_mut(&number) else { return };
         if inflight.first_token.is_some() {
             return;
         }
         inflight.first_token = Some(self.now);
-        self.workers[inflight.worker].load.prefilled(inflight.prefill_tokens);
-        self.seen.first_tokens.push_back((self.now, self.now.ms_since(inflight.asked)));
+        let waited = self.now.ms_since(inflight.asked);
+        if let Some(reservation) = &mut inflight.reservation {
+            reservation.first_token(Duration::from_secs_f64(waited / 1e3));
+        }
+        self.seen.first_tokens.push_back((self.now, waited));
     }
 
     fn last_token(&mut self, number: u64) {
         // The way back is jittery: a short answer's end may overtake its beginning.
         self.first_token(number);
         let Some(inflight) = self.inflight.remove(&number) else { return };
-        let worker = &mut self.workers[inflight.worker];
-        worker.inflight -= 1;
-        worker.load.remove(&inflight.prompt);
-        let tokens = inflight.conversation.last_answer_tokens().saturating_sub(1).max(1);
+        self.workers[inflight.worker].inflight -= 1;
+        let tokens = inflight.answer_tokens.saturating_sub(1).max(1);
         let per_token = self.now.ms_since(inflight.first_token.unwrap_or(self.now)) / tokens as f64;
         self.seen.answers.push_back((self.now, per_token, self.now.ms_since(inflight.asked) / 1e3));
         self.seen.answered += 1;
+        drop(inflight.reservation);
+        self.call_waiting(inflight.router);
+        let Some(conversation) = inflight.conversation else { return };
         if self.conversations > self.target {
             self.conversations -= 1;
             return;
         }
-        match self.workload.think_s(&inflight.conversation) {
+        match self.workload.think_s(&conversation) {
             Some(seconds) => {
-                self.plan(self.now.after_ms(seconds * 1e3), Happening::Asks(inflight.conversation));
+                self.plan(self.now.after_ms(seconds * 1e3), Happening::Asks(conversation));
             }
             None => {
                 let conversation = self.workload.conversation();
@@ -383,6 +493,13 @@ impl<'a> Lab<'a> {
     }
 }
 
-fn worker_id(n: usize) -> WorkerId {
-    WorkerId::new(n as u64, 0)
+/// The same engine, slower.
+fn slowed(calibration: &Calibration, slowness: f64) -> Calibration {
+    Calibration {
+        weights_ms: calibration.weights_ms * slowness,
+        kv_ns_per_token: calibration.kv_ns_per_token * slowness,
+        eager_ms: calibration.eager_ms * slowness,
+        prefill_us_per_token: calibration.prefill_us_per_token * slowness,
+        ..calibration.clone()
+    }
 }

@@ -1,39 +1,23 @@
 //! Every number of a simulated run, from defaults, a file and the command line, in that order.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, anyhow, bail};
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_indexer::IndexConfig;
+use kvlane_router::scheduling::Weights;
 use serde::{Deserialize, Serialize};
 
 /// More than any setting needs, and little enough that sums of them stay within the clock.
 const MOST: f64 = 1e7;
 
-/// How requests are placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    RoundRobin,
-    /// The plain cost of the reference: unique blocks, no slots.
-    Dynamo,
-}
-
-impl std::str::FromStr for Mode {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Self> {
-        match text {
-            "round_robin" | "round-robin" => Ok(Self::RoundRobin),
-            "dynamo" => Ok(Self::Dynamo),
-            other => bail!("mode is `{other}`, expected round_robin or dynamo"),
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     pub workers: usize,
-    /// Conversations at a time, one level after the other.
+    /// How much slower each engine is than its calibration, one number after the other; 1 where there is none.
+    pub slowness: Vec<f64>,
+    /// Conversations at a time, one level after the other; of other workloads see `workload.kind`.
     pub levels: Vec<usize>,
     pub seeds: usize,
     /// The default lies in the middle of what six seeds give at 100 conversations, where the median between
@@ -55,16 +39,65 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouterSettings {
-    pub overlap_weight: f64,
+    /// Routers that requests are dealt to at random.
+    pub count: usize,
+    /// How they learn of each other's load.
+    pub sharing: Sharing,
+    /// How often they do, over NATS.
+    pub share_ms: f64,
+    /// How often they ask the engines for theirs.
+    pub probe_ms: f64,
+    /// The modes' own weights when not given.
+    pub overlap_weight: Option<f64>,
+    pub request_weight: Option<f64>,
+    pub home_weight: Option<f64>,
+    pub slot_guard: Option<bool>,
+    /// Slots the router is told a worker has; those it has when not given.
+    pub slots: Option<usize>,
+    /// Whether it is told at all, or has to learn from what engines show.
+    pub slots_told: bool,
+    /// Requests that may wait at a full worker, as a share of its slots; more wait in the router.
+    pub overflow: f64,
     pub temperature: f64,
+    /// Share of requests placed by load alone, for comparison.
+    pub holdout: f64,
+    /// Whether engines tell of their caches.
+    pub events: bool,
     /// From an engine's step until the index knows of it.
     pub event_lag_ms: f64,
+    /// How long a placement counts as cached before events confirm it, and where none come.
+    pub predicted_ttl_s: u32,
+    pub approximate_ttl_s: u32,
 }
 
-/// Conversations over a pool of documents, each turn resending everything before it.
+/// How several routers learn of each other's load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// They do not.
+    Nothing,
+    /// By what the engines say they are running.
+    Engines,
+    /// By telling each other.
+    Nats,
+}
+
+/// What is asked, and what a level counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadKind {
+    /// Conversations over a pool of documents, each turn resending everything before it. Levels are conversations.
+    Conversations,
+    /// Bursts of requests that share most of their prompt, as an agent's sub-tasks do. Levels are bursts a minute.
+    Bursts,
+    /// Requests of a recorded trace. Levels are percent of its speed.
+    Trace,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSettings {
+    pub kind: WorkloadKind,
     pub starters: usize,
     pub starter_tokens: (f64, f64),
     pub template_tokens: usize,
@@ -75,6 +108,27 @@ pub struct WorkloadSettings {
     pub answer_tokens: (f64, f64),
     pub answer_bounds: (usize, usize),
     pub think_s: f64,
+    /// Requests of a burst, and tokens of which all and each have their own.
+    pub burst: usize,
+    pub burst_tokens: (usize, usize),
+    /// A trace in Mooncake's form: lines with timestamp, input_length, output_length, hash_ids.
+    pub trace: Option<PathBuf>,
+    /// Tokens one of its hashes stands for.
+    pub trace_block_tokens: usize,
+}
+
+impl RouterSettings {
+    /// The weights of a mode that has some, and what was said instead.
+    pub(super) fn weights(&self, preset: Weights) -> Weights {
+        Weights {
+            overlap: self.overlap_weight.unwrap_or(preset.overlap),
+            request: self.request_weight.unwrap_or(preset.request),
+            home: self.home_weight.unwrap_or(preset.home),
+            temperature: self.temperature,
+            slot_guard: self.slot_guard.unwrap_or(preset.slot_guard),
+            ..preset
+        }
+    }
 }
 
 impl Settings {
@@ -84,6 +138,7 @@ impl Settings {
         engine.outside.enabled = true;
         Ok(Self {
             workers: 3,
+            slowness: Vec::new(),
             levels: (60..=180).step_by(20).collect(),
             seeds: 6,
             first_seed: 3,
@@ -92,8 +147,27 @@ impl Settings {
             window_s: 300.0,
             snapshots: 3,
             snapshot_s: 60.0,
-            router: RouterSettings { overlap_weight: 1.0, temperature: 0.0, event_lag_ms: 5.0 },
+            router: RouterSettings {
+                count: 1,
+                sharing: Sharing::Engines,
+                share_ms: 50.0,
+                probe_ms: 1000.0,
+                overlap_weight: None,
+                request_weight: None,
+                home_weight: None,
+                slot_guard: None,
+                slots: None,
+                slots_told: true,
+                overflow: 1.0,
+                temperature: 0.0,
+                holdout: 0.0,
+                events: true,
+                event_lag_ms: 5.0,
+                predicted_ttl_s: 5,
+                approximate_ttl_s: 120,
+            },
             workload: WorkloadSettings {
+                kind: WorkloadKind::Conversations,
                 starters: 10,
                 starter_tokens: (3600.0, 4000.0),
                 template_tokens: 40,
@@ -103,6 +177,10 @@ impl Settings {
                 answer_tokens: (915.0, 150.0),
                 answer_bounds: (64, 1024),
                 think_s: 0.15,
+                burst: 16,
+                burst_tokens: (3600, 400),
+                trace: None,
+                trace_block_tokens: 512,
             },
             engine,
         })
@@ -129,6 +207,9 @@ impl Settings {
             ("seeds", self.seeds),
             ("snapshots", self.snapshots),
             ("levels", self.levels.len()),
+            ("router.count", self.router.count),
+            ("workload.burst", self.workload.burst),
+            ("workload.trace_block_tokens", self.workload.trace_block_tokens),
             ("workload.starters", self.workload.starters),
             ("workload.turns", self.workload.turns.0),
             ("workload.answer_bounds", self.workload.answer_bounds.0),
@@ -142,7 +223,10 @@ impl Settings {
             ("warm_up_s", self.warm_up_s),
             ("snapshot_s", self.snapshot_s),
             ("workload.think_s", self.workload.think_s),
-            ("router.overlap_weight", self.router.overlap_weight),
+            ("router.overlap_weight", self.router.overlap_weight.unwrap_or(0.0)),
+            ("router.request_weight", self.router.request_weight.unwrap_or(0.0)),
+            ("router.home_weight", self.router.home_weight.unwrap_or(0.0)),
+            ("router.overflow", self.router.overflow),
             ("router.temperature", self.router.temperature),
             ("router.event_lag_ms", self.router.event_lag_ms),
         ] {
@@ -151,7 +235,12 @@ impl Settings {
             }
         }
         // On a virtual clock something has to take time, or it stands still.
-        for (name, value) in [("window_s", self.window_s), ("engine.weights_ms", self.engine.weights_ms)] {
+        for (name, value) in [
+            ("window_s", self.window_s),
+            ("engine.weights_ms", self.engine.weights_ms),
+            ("router.share_ms", self.router.share_ms),
+            ("router.probe_ms", self.router.probe_ms),
+        ] {
             if !(value > 0.0 && value <= MOST) {
                 bail!("`{name}` is {value}, expected more than 0, at most {MOST}");
             }
@@ -163,6 +252,15 @@ impl Settings {
             if !(1.0 <= low && low <= high && high <= MOST) {
                 bail!("`{name}` is [{low}, {high}], expected 1 or more, the smaller first");
             }
+        }
+        if !(0.0..=1.0).contains(&self.router.holdout) {
+            bail!("`router.holdout` is {}, expected a share between 0 and 1", self.router.holdout);
+        }
+        if let Some(wrong) = self.slowness.iter().find(|slowness| !(0.01..=100.0).contains(*slowness)) {
+            bail!("`slowness` has {wrong}, expected 0.01 to 100");
+        }
+        if (self.workload.kind == WorkloadKind::Trace) != self.workload.trace.is_some() {
+            bail!("`workload.trace` and `workload.kind` = 'trace' go together, expected both or neither");
         }
         let (workers, most) = (self.workers, IndexConfig::default().max_workers);
         if workers > most {
@@ -205,13 +303,14 @@ fn lay_over(all: &mut toml::Table, over: toml::Table) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mode::Mode;
     use super::*;
 
     #[test]
     fn settings_can_be_laid_over_and_are_checked() {
         let settings = Settings::reference().unwrap();
         let changed = settings.overlaid("router.overlap_weight = 4\nengine.max_batch = 32", "--set").unwrap();
-        assert_eq!((changed.router.overlap_weight, changed.engine.max_batch), (4.0, 32));
+        assert_eq!((changed.router.overlap_weight, changed.engine.max_batch), (Some(4.0), 32));
         let refused = |text: &str| format!("{:#}", settings.overlaid(text, "lab.toml").unwrap_err());
         assert!(refused("router.overlap_wait = 4").contains("unknown field `overlap_wait`"));
         assert_eq!(refused("workers = 0"), "lab.toml: `workers` is 0, expected 1 or more");
@@ -228,9 +327,7 @@ mod tests {
             assert!(refused(odd).contains("expected"), "{odd}");
         }
         assert!(refused("workers =").starts_with("lab.toml: no TOML: "));
-        assert_eq!(
-            "kv".parse::<Mode>().unwrap_err().to_string(),
-            "mode is `kv`, expected round_robin or dynamo"
-        );
+        let unknown = "kv".parse::<Mode>().unwrap_err().to_string();
+        assert!(unknown.starts_with("mode is `kv`, expected one of round_robin, "), "{unknown}");
     }
 }

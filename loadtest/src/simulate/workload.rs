@@ -25,12 +25,11 @@ pub(crate) struct Conversation {
     turn: usize,
     /// Tokens said so far, the document included.
     tokens: usize,
-    last_answer_tokens: usize,
 }
 
 impl Conversation {
-    pub(crate) fn last_answer_tokens(&self) -> usize {
-        self.last_answer_tokens
+    pub(crate) fn id(&self) -> u64 {
+        self.number
     }
 }
 
@@ -57,7 +56,7 @@ impl Workload {
         let (few, many) = self.settings.turns;
         let turns = self.random.random_range(few..=many);
         let tokens = self.starters[starter] + self.settings.template_tokens;
-        Conversation { number: self.conversations, starter, turns, turn: 0, tokens, last_answer_tokens: 0 }
+        Conversation { number: self.conversations, starter, turns, turn: 0, tokens }
     }
 
     /// The next turn of a conversation, its answer's length drawn beforehand.
@@ -75,17 +74,16 @@ impl Workload {
         let answer_tokens = (drawn.max(0.0) as usize).clamp(least, most);
         let prompt_tokens = conversation.tokens;
         conversation.tokens += answer_tokens;
-        conversation.last_answer_tokens = answer_tokens;
         let blocks =
-            (0..conversation.tokens / self.block_tokens).map(|at| self.block(conversation, at)).collect();
+            (0..conversation.tokens / self.block_tokens).map(|at| self.block_of(conversation, at)).collect();
         Turn { prompt_tokens, answer_tokens, blocks }
     }
 
     /// Blocks of a document are everybody's, the others the conversation's own.
-    fn block(&self, conversation: &Conversation, at: usize) -> BlockHash {
+    fn block_of(&self, conversation: &Conversation, at: usize) -> BlockHash {
         let shared = at < self.starters[conversation.starter] / self.block_tokens;
-        let owner = if shared { conversation.starter as u64 } else { 1 << 20 | conversation.number << 24 };
-        BlockHash((owner | (at as u64) << 8).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ owner)
+        let owner = if shared { conversation.starter as u64 } else { 1 << 32 | conversation.number };
+        block(owner, at)
     }
 
     /// Seconds until the next turn; none when the conversation is over.
@@ -100,6 +98,12 @@ impl Workload {
     pub(crate) fn random(&mut self) -> &mut StdRng {
         &mut self.random
     }
+}
+
+/// The block at a place of something that only `owner` has.
+pub(super) fn block(owner: u64, at: usize) -> BlockHash {
+    let mixed = (owner << 24 ^ at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    BlockHash((mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93))
 }
 
 fn uniform(random: &mut StdRng, low: f64, high: f64) -> usize {

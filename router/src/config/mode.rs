@@ -60,6 +60,16 @@ words! {
 }
 
 words! {
+    /// How mode `kv` weighs.
+    KvPolicy {
+        /// Slots, requests and blocks.
+        Kvlane = "kvlane",
+        /// The plain cost of Dynamo 0.9: blocks alone.
+        Dynamo = "dynamo",
+    }
+}
+
+words! {
     /// How KV events come.
     EventPlane {
         Auto = "auto",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use toml::{Table, Value};
 
-use super::mode::{EventPlane, LogFormat, Mode};
+use super::mode::{EventPlane, KvPolicy, LogFormat, Mode};
 use super::worker_spec::WorkerSpec;
 use super::{KNOBS, Knob};
 
@@ -283,12 +283,33 @@ macro_rules! word {
         }
     )+};
 }
-word!(Mode, EventPlane, LogFormat);
+word!(Mode, KvPolicy, EventPlane, LogFormat);
 
 impl FromValue for f64 {
     fn from_value(value: &Value) -> Result<Self, String> {
         let number = value.as_float().or_else(|| value.as_integer().map(|number| number as Self));
         number.ok_or_else(|| "a number".to_owned())
+    }
+}
+
+/// An empty text is none.
+impl FromValue for Option<f64> {
+    fn from_value(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) if text.is_empty() => Ok(None),
+            Value::String(text) => text.parse().map(Some).map_err(|_| "a number".to_owned()),
+            value => f64::from_value(value).map(Some),
+        }
+    }
+}
+
+impl FromValue for Option<bool> {
+    fn from_value(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) if text.is_empty() => Ok(None),
+            Value::String(text) => text.parse().map(Some).map_err(|_| "true or false".to_owned()),
+            value => bool::from_value(value).map(Some),
+        }
     }
 }
 
@@ -324,6 +345,15 @@ impl FromValue for Vec<String> {
             .iter()
             .map(|text| text.as_str().map(str::to_owned).ok_or_else(|| "a list of texts".to_owned()))
             .collect()
+    }
+}
+
+impl FromValue for [f64; 3] {
+    fn from_value(value: &Value) -> Result<Self, String> {
+        let expected = || "three numbers".to_owned();
+        let numbers = value.as_array().ok_or_else(expected)?;
+        let numbers: Vec<f64> = numbers.iter().map(f64::from_value).collect::<Result<_, _>>()?;
+        numbers.try_into().map_err(|_| expected())
     }
 }
 

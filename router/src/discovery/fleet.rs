@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvlane_indexer::{BlockSize, WorkerId};
 
-use super::worker::{Worker, WorkerState};
+use super::worker::{Sight, Worker, WorkerState};
 use crate::metrics::ModelMetrics;
 use crate::preprocess::Words;
-use crate::scheduling::{Barred, Standing};
+use crate::scheduling::{Barred, Standing, WaitingRoom, WaitingRules};
 
 /// A base model: what all who serve it have in common.
 #[derive(Debug)]
@@ -18,13 +18,15 @@ pub struct Group {
     pub words: Words,
     /// Tokens in a block; the first worker's word, or the operator's.
     pub block_size: BlockSize,
+    /// Where requests wait when nobody may take another.
+    pub room: Arc<WaitingRoom>,
     /// Counts up with every request.
     turns: AtomicU64,
 }
 
 impl Group {
-    pub fn new(name: String, words: Words, block_size: BlockSize) -> Self {
-        Self { name, words, block_size, turns: AtomicU64::new(0) }
+    pub fn new(name: String, words: Words, block_size: BlockSize, waiting: WaitingRules) -> Self {
+        Self { name, words, block_size, room: WaitingRoom::new(waiting), turns: AtomicU64::new(0) }
     }
 
     /// Whose turn it is.
@@ -50,9 +52,9 @@ pub struct Served {
 impl Served {
     /// Everyone who serves it, and why some may not be chosen. When breakers have taken out half of those that are there
     /// or more, the fault is hardly theirs: then nobody is barred by one.
-    pub fn standings(&self) -> Vec<Standing> {
+    pub fn standings(&self, sight: &Sight) -> Vec<Standing> {
         let mut standings: Vec<Standing> =
-            self.workers.iter().flat_map(|worker| worker.standings()).collect();
+            self.workers.iter().flat_map(|worker| worker.standings(sight)).collect();
         let by_breaker = |standing: &Standing| standing.barred == Some(Barred::Breaker);
         let free = standings.iter().filter(|standing| standing.barred.is_none()).count();
         if free < standings.iter().filter(|standing| by_breaker(standing)).count() {

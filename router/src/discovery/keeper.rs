@@ -26,6 +26,7 @@ use crate::index_feed::{FeedPlan, Feeds, Reading};
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Words};
 use crate::proxy::breaker::BreakerConfig;
+use crate::scheduling::{Scheduler, WaitingRules};
 
 #[derive(Clone, Copy, Debug)]
 pub struct KeeperConfig {
@@ -38,6 +39,7 @@ pub struct KeeperConfig {
     pub block_size: Option<BlockSize>,
     pub kv_events: bool,
     pub plane: EventPlane,
+    pub waiting: WaitingRules,
 }
 
 /// A worker as a source names it.
@@ -67,6 +69,7 @@ pub struct Keeper {
     clock: FeedClock,
     finder: Arc<ModelFinder>,
     metrics: Arc<Metrics>,
+    scheduler: Arc<Scheduler>,
     tokenize: HttpClient,
     nats: OnceLock<NatsView>,
     fleet: ArcSwap<Fleet>,
@@ -129,6 +132,7 @@ impl Keeper {
         clock: FeedClock,
         finder: ModelFinder,
         metrics: Arc<Metrics>,
+        scheduler: Arc<Scheduler>,
         stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -139,6 +143,7 @@ impl Keeper {
             clock,
             finder: Arc::new(finder),
             metrics,
+            scheduler,
             nats: OnceLock::new(),
             fleet: ArcSwap::default(),
             changed: watch::Sender::new(0),
@@ -345,7 +350,7 @@ impl Keeper {
             None => Words::Text,
         };
         let block_size = self.config.block_size.or(said).unwrap_or(BlockSize::USUAL);
-        Arc::new(Group::new(base.name.clone(), words, block_size))
+        Arc::new(Group::new(base.name.clone(), words, block_size, self.config.waiting))
     }
 
     /// Whether the engine tokenizes for others.
@@ -408,6 +413,28 @@ impl Keeper {
                     }
                 }
             }
+        }
+    }
+
+    /// Requests of ours that a worker has, all ranks together.
+    pub(super) fn ours(&self, worker: &Worker) -> usize {
+        let of = |rank: &u32| self.scheduler.load(WorkerId::new(worker.instance, *rank)).requests;
+        worker.about().ranks.iter().map(of).sum()
+    }
+
+    /// How long this has been running.
+    pub(super) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// What is known of the worker's cache proved wrong: it is forgotten, and learnt again.
+    pub(super) fn resync(&self, worker: &Worker) {
+        let over_nats = worker.feeds.lock().as_ref().is_some_and(|feeds| feeds.kind() == "nats");
+        tracing::warn!(worker = worker.name, "what is known of the worker's cache is learnt again");
+        match self.nats.get().filter(|_| over_nats) {
+            Some(nats) => nats.resync(worker.instance),
+            // Started again by whoever looks after it.
+            None => self.unfeed(worker),
         }
     }
 

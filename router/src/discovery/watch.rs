@@ -33,6 +33,11 @@ struct Watcher {
 
 impl Watcher {
     async fn turn(&mut self) {
+        if self.worker.belief.takes_resync() {
+            self.keeper.resync(&self.worker);
+            // What it is is asked anew with it, and that starts its feed.
+            self.looks = 0;
+        }
         let looked = match self.known {
             Some(known) if !self.looks.is_multiple_of(ASK_AGAIN) => self.look(known).await,
             _ => self.ask().await,
@@ -52,12 +57,12 @@ impl Watcher {
         self.keeper.probe.alive(&self.worker.url).await.map_err(said)?;
         let facts = self.keeper.probe.ask(&self.worker.url).await.map_err(said)?;
         let (path, started) = (facts.metrics_path, facts.process_start);
+        self.see_restart(started);
         self.set_load(EngineLoad {
             running: facts.running,
             waiting: facts.waiting,
             kv_usage: facts.kv_usage,
         });
-        self.see_restart(started);
         self.keeper.joined(&self.worker, facts).await?;
         self.known = Some((path, started));
         Ok(())
@@ -82,7 +87,7 @@ impl Watcher {
     }
 
     fn set_load(&self, load: EngineLoad) {
-        self.worker.set_engine_load(load);
+        self.worker.set_engine_load(load, self.keeper.ours(&self.worker), self.keeper.age());
     }
 
     fn see_restart(&self, started: Option<f64>) {
@@ -90,6 +95,7 @@ impl Watcher {
             && started.is_some_and(|now| now != before)
         {
             tracing::warn!(worker = self.worker.name, "engine was restarted");
+            self.worker.restarted();
             self.worker.feeds.lock().iter().for_each(|feeds| feeds.engine_restarted());
         }
     }

@@ -1,7 +1,8 @@
 //! One worker as the router knows it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hyper::Uri;
@@ -11,10 +12,11 @@ use kvlane_indexer::WorkerId;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use super::belief::Belief;
 use crate::config::WorkerSpec;
 use crate::index_feed::Feeds;
 use crate::proxy::breaker::{Breaker, BreakerConfig};
-use crate::scheduling::{Barred, Standing};
+use crate::scheduling::{Barred, Load, Peers, SlotSense, Slots, Standing};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -55,6 +57,15 @@ pub struct About {
     pub ranks: Vec<u32>,
 }
 
+/// What a placement has to know besides the workers.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// Requests that may wait at a full worker, as a share of its slots.
+    pub overflow: f64,
+    /// What other routers have placed.
+    pub peers: Arc<Peers>,
+}
+
 /// What the engine itself says of its load, the last time it was asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct EngineLoad {
@@ -78,6 +89,14 @@ pub struct Worker {
     draining: AtomicBool,
     about: ArcSwap<About>,
     load: Mutex<EngineLoad>,
+    /// Slots to go by, all ranks together, and what they are inferred from; 0 for unknown.
+    slots: AtomicUsize,
+    sense: Mutex<SlotSense>,
+    /// Requests the engine has that are not ours: the last two counts' least.
+    foreign: AtomicUsize,
+    last_foreign: AtomicUsize,
+    /// How far the index is believed about it.
+    pub belief: Belief,
     pub breaker: Breaker,
     /// Its events' way into the index, once it has joined.
     pub feeds: Mutex<Option<Feeds>>,
@@ -106,6 +125,11 @@ impl Worker {
             draining: AtomicBool::new(false),
             about: ArcSwap::from_pointee(About { ranks: vec![0], ..About::default() }),
             load: Mutex::default(),
+            slots: AtomicUsize::new(spec.slots.map_or(0, |slots| slots as usize)),
+            sense: Mutex::default(),
+            foreign: AtomicUsize::new(0),
+            last_foreign: AtomicUsize::new(0),
+            belief: Belief::default(),
             breaker: Breaker::new(breaker),
             feeds: Mutex::default(),
             group: Mutex::default(),
@@ -180,8 +204,35 @@ impl Worker {
         *self.load.lock()
     }
 
-    pub fn set_engine_load(&self, load: EngineLoad) {
+    /// The engine's counts were read, `ours` of its requests being ours.
+    pub fn set_engine_load(&self, load: EngineLoad, ours: usize, now: Duration) {
         *self.load.lock() = load;
+        if let (Some(running), Some(waiting)) = (load.running, load.waiting) {
+            let (running, waiting) = (running as usize, waiting as usize);
+            let mut sense = self.sense.lock();
+            sense.observe(running, waiting, now);
+            let said = self.about().slots.map(|slots| slots as usize);
+            self.slots.store(sense.slots(said, now).unwrap_or(0), Ordering::Relaxed);
+            // Ours and theirs are counted at slightly different times, so once proves nothing.
+            let foreign = running.saturating_add(waiting).saturating_sub(ours);
+            let before = self.last_foreign.swap(foreign, Ordering::Relaxed);
+            self.foreign.store(foreign.min(before), Ordering::Relaxed);
+        }
+    }
+
+    /// It is another process than before.
+    pub fn restarted(&self) {
+        self.sense.lock().forget();
+    }
+
+    /// Requests it runs at a time, as far as that was said or seen.
+    pub fn slots(&self) -> Option<usize> {
+        Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
+    }
+
+    /// Requests the engine has that are not ours.
+    pub fn foreign(&self) -> usize {
+        self.foreign.load(Ordering::Relaxed)
     }
 
     /// Whether it may be chosen.
@@ -194,11 +245,22 @@ impl Worker {
         }
     }
 
-    /// One for each of its ranks.
-    pub fn standings(&self) -> impl Iterator<Item = Standing> + use<> {
+    /// One for each of its ranks. `held` says how many blocks one holds, for those who ask.
+    pub fn standings(&self, sight: &Sight) -> impl Iterator<Item = Standing> + use<'_> {
         let (instance, barred, about) = (self.instance, self.barred(), self.about());
-        let ranks = about.ranks.len();
-        (0..ranks).map(move |n| Standing { worker: WorkerId::new(instance, about.ranks[n]), barred })
+        let ranks = about.ranks.len().max(1);
+        // Slots are the engine's; its ranks share them evenly, and so they do what others have there.
+        let slots = self.slots().map(|slots| {
+            let run = slots.div_ceil(ranks);
+            Slots { run, wait: (run as f64 * sight.overflow).ceil() as usize }
+        });
+        let (foreign, trust, peers) = (self.foreign().div_ceil(ranks), self.belief.trust(), sight.peers.clone());
+        (0..about.ranks.len()).map(move |n| {
+            let worker = WorkerId::new(instance, about.ranks[n]);
+            let told = peers.load(worker);
+            let others = Load { requests: told.requests.max(foreign), ..told };
+            Standing { barred, slots, others, trust, ..Standing::of(worker) }
+        })
     }
 
     /// True once: somebody should be told that this worker does not report cached tokens.

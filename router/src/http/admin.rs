@@ -7,19 +7,21 @@ use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 use kvlane_engine_adapters::engine_facts::Engine;
 use kvlane_engine_adapters::http_client::HttpClient;
+use kvlane_engine_adapters::process::since_1970;
 use kvlane_indexer::WorkerId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::completions::{prompt, read_either, session};
+use super::completions::{Asker, prompt, read_either};
 use super::{exposition, json_answer, read_body, text};
 use crate::app::Router;
-use crate::config::Mode;
+use crate::config::{KvPolicy, Mode};
 use crate::discovery::Worker;
 use crate::error::RouterError;
 use crate::openai::json_error;
 use crate::proxy::Body;
-use crate::scheduling::{Demand, Ranked};
+use crate::memory::Explained;
+use crate::scheduling::Demand;
 
 pub(super) async fn answer(
     router: &Arc<Router>,
@@ -27,13 +29,14 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, RouterError> {
     let (parts, body) = request.into_parts();
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
-    let drained = path.strip_prefix("/admin/workers/").and_then(|rest| rest.strip_suffix("/drain"));
+    let (drained, recalled) = (path.strip_prefix("/admin/drain/"), path.strip_prefix("/admin/explain/"));
     let allowed = match path.as_str() {
         "/admin/workers" | "/admin/index" | "/admin/config" => "GET",
         "/admin/mode" => "GET, POST",
         "/admin/explain" => "POST",
         "/metrics" | "/live" | "/ready" | "/health" => "GET",
         _ if drained.is_some() => "POST",
+        _ if recalled.is_some() => "GET",
         _ => return Err(RouterError::UnknownPath { method: method.to_string(), path }),
     };
     if !allowed.split(", ").any(|allowed| allowed == method.as_str()) {
@@ -51,7 +54,7 @@ pub(super) async fn answer(
         "/admin/mode" if method == Method::GET => mode(router),
         "/admin/mode" => switch(router, &bytes).await?,
         "/admin/explain" => {
-            let session = session(&parts.headers, None);
+            let session = Asker::of(&parts.headers, None)?.session;
             explain(router, bytes, session).await?
         }
         "/metrics" => return Ok(exposition::answer(router)),
@@ -63,7 +66,10 @@ pub(super) async fn answer(
                 Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, why),
             });
         }
-        _ => drain(router, drained.unwrap_or_default(), &bytes)?,
+        _ => match recalled {
+            Some(id) => recall(router, id)?,
+            None => drain(router, drained.unwrap_or_default(), &bytes)?,
+        },
     };
     Ok(json_answer(StatusCode::OK, &answer))
 }
@@ -77,6 +83,7 @@ fn shown(router: &Router, worker: &Worker) -> Value {
             let load = router.scheduler.load(WorkerId::new(worker.instance, *rank));
             json!({
                 "rank": rank, "requests": load.requests, "prefill_tokens": load.prefill_tokens, "blocks": load.blocks,
+                "total_blocks": load.total_blocks,
             })
         })
         .collect();
@@ -99,7 +106,9 @@ fn shown(router: &Router, worker: &Worker) -> Value {
         "max_model_len": about.max_model_len,
         "block_size": about.block_size,
         "kv_blocks": about.kv_blocks,
-        "slots": about.slots,
+        "slots": worker.slots(),
+        "other_requests": worker.foreign(),
+        "index": worker.belief.report(),
         "engine_load": worker.engine_load(),
         "load": ranks,
         "events": events,
@@ -141,14 +150,26 @@ fn index(router: &Router) -> Value {
 }
 
 fn mode(router: &Router) -> Value {
-    let routing = router.routing();
-    json!({ "mode": routing.mode, "overlap_weight": routing.overlap_weight, "temperature": routing.temperature })
+    let (routing, weights) = (router.routing(), router.weights());
+    json!({
+        "mode": routing.mode,
+        "policy": routing.policy,
+        "overlap_weight": weights.overlap,
+        "request_weight": weights.request,
+        "temperature": weights.temperature,
+        "home_weight": weights.home,
+        "slot_guard": weights.slot_guard,
+        "lean": router.scheduler.safety().lean,
+    })
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Switch {
     mode: Option<String>,
+    /// Takes its weights along, unless others are given with it.
+    policy: Option<String>,
+    request_weight: Option<f64>,
     overlap_weight: Option<f64>,
     temperature: Option<f64>,
     /// Empties the workers' caches and what is known of them, so that a comparison starts clean.
@@ -165,16 +186,29 @@ async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError
         };
         routing.mode = mode.parse::<Mode>().map_err(wrong)?;
     }
-    for (name, asked, setting) in [
-        ("overlap_weight", asked.overlap_weight, &mut routing.overlap_weight),
-        ("temperature", asked.temperature, &mut routing.temperature),
+    if let Some(policy) = &asked.policy {
+        let wrong = |expected: String| {
+            RouterError::bad_request("policy".to_owned(), format!("`policy` is {policy:?}, expected {expected}"))
+        };
+        routing.policy = policy.parse::<KvPolicy>().map_err(wrong)?;
+        (routing.overlap_weight, routing.request_weight) = (None, None);
+        (routing.home_weight, routing.slot_guard) = (None, None);
+    }
+    for (name, value) in [
+        ("overlap_weight", asked.overlap_weight),
+        ("request_weight", asked.request_weight),
+        ("temperature", asked.temperature),
     ] {
-        let Some(value) = asked else { continue };
+        let Some(value) = value else { continue };
         if !(value.is_finite() && value >= 0.0) {
             let message = format!("`{name}` is {value}, expected 0 or more");
             return Err(RouterError::bad_request(name.to_owned(), message));
         }
-        *setting = value;
+        match name {
+            "overlap_weight" => routing.overlap_weight = Some(value),
+            "request_weight" => routing.request_weight = Some(value),
+            _ => routing.temperature = value,
+        }
     }
     router.set_routing(routing);
     let mut answer = mode(router);
@@ -226,36 +260,25 @@ async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) ->
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
         session: session.map(|session| xxhash_rust::xxh3::xxh3_64(session.as_bytes())),
+        room: None,
     };
-    let decision = router.scheduler.explain(&demand, &overlap, &served.standings(), 0);
-    let candidate = |ranked: &Ranked| {
-        let held = overlap.of(ranked.worker);
-        json!({
-            "worker": served.worker(ranked.worker).map(|worker| &worker.name),
-            "id": ranked.worker.instance,
-            "rank": ranked.worker.dp_rank,
-            "held_blocks": held.device,
-            "expected_blocks": held.predicted,
-            "active_requests": ranked.active_requests,
-            "prefill_cost": ranked.cost.prefill,
-            "decode_cost": ranked.cost.decode,
-            "cost": ranked.cost.total(),
-            "barred": ranked.barred,
-        })
+    let decision = router.scheduler.explain(&demand, &overlap, &served.standings(&router.sight), 0);
+    let (mode, at) = (router.mode().name(), since_1970().as_secs_f64());
+    let explained = Explained::new(&served, mode, &demand, prompt.exact, &overlap, &decision, at);
+    Ok(explained.shown(&router.keeper.fleet()))
+}
+
+/// Why a request of late went where it went.
+fn recall(router: &Router, id: &str) -> Result<Value, RouterError> {
+    let Some(explained) = router.memory.of(id) else {
+        let message = format!(
+            "no request {id:?} is remembered, expected the x-request-id of one of the last {} placed \
+             (routing.remembered_decisions)",
+            router.config.routing.remembered_decisions
+        );
+        return Err(RouterError::NotFound { message });
     };
-    let list = |ranked: &[Ranked]| ranked.iter().map(candidate).collect::<Vec<_>>();
-    Ok(json!({
-        "model": served.name,
-        "mode": router.mode(),
-        "prompt_tokens": demand.prompt_tokens,
-        "prompt_tokens_exact": prompt.exact,
-        "block_size": demand.block_tokens,
-        "blocks": demand.blocks.len(),
-        "prompts_known_by": served.group.words.name(),
-        "chosen": decision.ranked.first().map(candidate),
-        "candidates": list(&decision.ranked),
-        "barred": list(&decision.barred),
-    }))
+    Ok(explained.shown(&router.keeper.fleet()))
 }
 
 #[derive(Deserialize)]

@@ -17,11 +17,12 @@ use super::read_body;
 use crate::app::Router;
 use crate::discovery::{Served, WorkerState};
 use crate::error::RouterError;
+use crate::memory::Explained;
 use crate::metrics::Meter;
 use crate::openai::{ClientRequest, Endpoint, json_error};
 use crate::preprocess::{Blocks, Prompt};
 use crate::proxy::{Body, Journey, Ledger, Payload, PlacedBy, passed_on};
-use crate::scheduling::{Decision, Demand, Placement};
+use crate::scheduling::{Decision, Demand, Placement, Priority};
 use crate::telemetry::{REQUEST_ID, RequestId, Span, TRACEPARENT};
 
 /// An error, and whether a meter has counted it.
@@ -49,20 +50,21 @@ pub(super) async fn answer(
     let bytes = read_body(body, server.body_limit_mib, Duration::from_millis(server.body_timeout_ms)).await?;
     let received = Instant::now();
 
-    let (payload, model, session) = if endpoint.generates() {
+    let (payload, model, asker) = if endpoint.generates() {
         let request = router.preprocessor.read(endpoint, bytes).await?;
-        let (model, session) = (request.view.model.clone(), session(&parts.headers, Some(&request)));
-        (Payload::Generate(request), model, session)
+        let (model, asker) = (request.view.model.clone(), Asker::of(&parts.headers, Some(&request))?);
+        (Payload::Generate(request), model, asker)
     } else {
         let (named, body) = router.preprocessor.named(bytes).await?;
         let streams = named.stream.unwrap_or(false);
-        (Payload::Raw { path: endpoint.path(), body, streams }, named.model, session(&parts.headers, None))
+        let asker = Asker::of(&parts.headers, None)?;
+        (Payload::Raw { path: endpoint.path(), body, streams }, named.model, asker)
     };
     let served = router.served(model.as_deref())?;
     let meter = Meter::begin(&router.metrics, served.metrics.clone(), endpoint, payload.streams(), arrived);
     let mut ledger = Ledger::open(meter, id.clone(), span, router.config.log.access);
 
-    let placed = place(router, &payload, &served, session, &mut ledger, arrived, received).await;
+    let placed = place(router, &payload, &served, asker, &mut ledger, arrived, received).await;
     let (demand, overlap, placement) = placed.map_err(|error| {
         ledger.refused(&error);
         Refused { error, metered: true }
@@ -82,6 +84,8 @@ pub(super) async fn answer(
         ledger,
         unconfirmed_life: router.config.index.approximate_ttl_s,
         names_worker: router.config.routing.decision_headers,
+        audits: router.config.index.audit,
+        predicts: router.weights().predicts,
     };
     router.proxy.forward(journey).await.map_err(|error| Refused { error, metered: true })
 }
@@ -91,7 +95,7 @@ async fn place(
     router: &Arc<Router>,
     payload: &Payload,
     served: &Arc<Served>,
-    session: Option<String>,
+    asker: Asker,
     ledger: &mut Ledger,
     arrived: Instant,
     received: Instant,
@@ -106,25 +110,47 @@ async fn place(
         }
         Payload::Raw { body, .. } => Prompt::unknown(body.len()),
     };
-    let looked = Instant::now();
-    let overlap = router.index.overlap(&prompt.blocks, router.clock.tick());
-    let found = Instant::now();
     let demand = Demand {
         blocks: prompt.blocks,
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
-        session: session.as_ref().map(|session| xxh3_64(session.as_bytes())),
+        session: asker.session.as_ref().map(|session| xxh3_64(session.as_bytes())),
+        room: Some(served.group.room.clone()),
     };
     let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
-    let placed = router.scheduler.place(&demand, &overlap, &served.standings(), draw);
-    let placement = placed.map_err(|decision| no_worker(served, &decision))?;
-    ledger.meter.placed(found - looked, found.elapsed(), received.elapsed());
+    let asked = Instant::now();
+    let mut took = (Duration::ZERO, Duration::ZERO);
+    // What each worker holds and has to do is looked at again whenever the request's turn comes.
+    let attempt = || {
+        let looked = Instant::now();
+        let overlap = router.index.overlap(&demand.blocks, router.clock.tick());
+        let found = Instant::now();
+        let placed = router.scheduler.place(&demand, &overlap, &served.standings(&router.sight), draw);
+        took = (found - looked, found.elapsed());
+        match placed {
+            Err(decision) if decision.must_wait() => None,
+            Err(decision) => Some(Err(no_worker(served, &decision))),
+            Ok(placement) => Some(Ok((overlap, placement))),
+        }
+    };
+    let placed = served.group.room.placed(asker.priority, attempt).await;
+    let waited = asked.elapsed().saturating_sub(took.0 + took.1);
+    ledger.meter.waited(waited, asker.priority, placed.as_ref().err().copied());
+    let full = |why| RouterError::Full { model: served.name.clone(), why };
+    let (overlap, placement) = placed.map_err(full)??;
+    ledger.meter.placed(took.0, took.1, received.elapsed().saturating_sub(waited));
+    let mode = router.mode().name();
+    router.memory.keep(ledger.id.as_bytes(), || {
+        let at = since_1970().as_secs_f64();
+        Explained::new(served, mode, &demand, prompt.exact, &overlap, &placement.decision, at)
+    });
     ledger.placed = PlacedBy {
-        session: session.map(|session| session.chars().take(SHOWN_SESSION).collect()),
+        session: asker.session.map(|session| session.chars().take(SHOWN_SESSION).collect()),
         prompt_tokens: demand.prompt_tokens,
+        exact: prompt.exact,
         blocks: demand.blocks.len(),
         block_tokens: demand.block_tokens,
-        ..PlacedBy::new(router.mode().name(), &placement.decision)
+        ..PlacedBy::new(mode, &placement.decision)
     };
     tracing::debug!(model = served.name, decision = ?placement.decision, "placed");
     Ok((demand, overlap, placement))
@@ -200,13 +226,36 @@ fn no_worker(served: &Served, decision: &Decision) -> RouterError {
     RouterError::NoWorker { model: served.name.clone(), why: why.join(", ") }
 }
 
-/// What the client calls its conversation, in any of the ways clients do.
-pub(super) fn session(headers: &HeaderMap, request: Option<&Arc<ClientRequest>>) -> Option<String> {
-    let header = |name: &str| headers.get(name)?.to_str().ok().filter(|id| !id.is_empty()).map(str::to_owned);
-    header("x-session-id")
-        .or_else(|| header("x-dynamo-session-id"))
-        .or_else(|| request?.view.session_id.clone())
-        .or_else(|| request?.user.clone())
+/// Who asks: the conversation, and how urgent it is.
+#[derive(Debug, Default)]
+pub(super) struct Asker {
+    pub(super) session: Option<String>,
+    priority: Priority,
+}
+
+impl Asker {
+    /// In any of the ways clients say it.
+    pub(super) fn of(headers: &HeaderMap, request: Option<&Arc<ClientRequest>>) -> Result<Self, RouterError> {
+        let header = |name: &str| headers.get(name)?.to_str().ok().filter(|value| !value.is_empty());
+        let session = header("x-session-id")
+            .or_else(|| header("x-dynamo-session-id"))
+            .map(str::to_owned)
+            .or_else(|| request?.view.session_id.clone())
+            .or_else(|| request?.user.clone());
+        let priority = match header("x-kvlane-priority") {
+            Some(word) => Priority::parse(word).ok_or_else(|| {
+                let message = format!("`x-kvlane-priority` is {word:?}, expected high, normal or low");
+                RouterError::bad_request("x-kvlane-priority".to_owned(), message)
+            })?,
+            None => {
+                // vLLM's number, less being sooner; it is passed on to the engine as well.
+                let number = header("x-vllm-priority").and_then(|number| number.parse().ok());
+                let number: Option<i32> = number.or_else(|| request?.view.priority);
+                number.map_or(Priority::Normal, Priority::of_number)
+            }
+        };
+        Ok(Self { session, priority })
+    }
 }
 
 /// The client's headers as they go to a worker: all but those that were meant for us.

@@ -13,7 +13,7 @@ use crate::discovery::{Worker, WorkerState};
 use crate::metrics::Kind::{Counter, Gauge};
 use crate::metrics::{Exposition, Kind};
 use crate::proxy::Body;
-use crate::scheduling::Load;
+use crate::scheduling::{Load, Priority, Waiting};
 
 pub(super) fn answer(router: &Router) -> Response<Body> {
     let mut text = router.metrics.text();
@@ -49,6 +49,8 @@ fn now(router: &Router) -> String {
     );
     models(router, &mut out);
     workers(router, &fleet.workers, &mut out);
+    waiting(router, &mut out);
+    safety(router, &mut out);
     feeds(&fleet.workers, router, &mut out);
     index(router, &mut out);
     tokenizer(router, &mut out);
@@ -93,7 +95,7 @@ fn models(router: &Router, out: &mut Exposition) {
         "dynamo_frontend_model_max_num_seqs",
         Gauge,
         "Requests all workers run at a time.",
-        of(&|served| sum(&|worker| worker.about().slots.map(u64::from), served)),
+        of(&|served| sum(&|worker| worker.slots().map(|slots| slots as u64), served)),
     );
 }
 
@@ -141,9 +143,7 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
         let mut sum = Load::default();
         for rank in &worker.about().ranks {
             let load = router.scheduler.load(WorkerId::new(worker.instance, *rank));
-            sum.requests += load.requests;
-            sum.prefill_tokens += load.prefill_tokens;
-            sum.blocks += load.blocks;
+            sum = sum.and(load);
         }
         sum
     };
@@ -182,7 +182,40 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
         "kvlane_worker_slots",
         Gauge,
         "Requests a worker runs at a time, where that is known.",
-        each(&|worker| worker.about().slots.map(f64::from)),
+        each(&|worker| worker.slots().map(|slots| slots as f64)),
+    );
+    out.metric(
+        "kvlane_worker_other_requests",
+        Gauge,
+        "Requests the engine has that this router did not place.",
+        each(&|worker| Some(worker.foreign() as f64)),
+    );
+    out.metric(
+        "kvlane_overlap_trust_ratio",
+        Gauge,
+        "Share of what the index says of a worker that is believed, after what the worker reported.",
+        each(&|worker| Some(worker.belief.trust())),
+    );
+    out.metric(
+        "kvlane_overlap_suspect",
+        Gauge,
+        "Whether the index was found wrong about a worker, and the likely cause.",
+        workers.iter().filter_map(|worker| {
+            let cause = worker.belief.report().suspect?;
+            Some((vec![named(worker), ("cause", cause.to_owned())], 1.0))
+        }),
+    );
+    out.metric(
+        "kvlane_overlap_resyncs_total",
+        Counter,
+        "Times what is known of a worker's cache was learnt again because it proved wrong.",
+        each(&|worker| Some(worker.belief.report().resyncs as f64)),
+    );
+    out.metric(
+        "kvlane_worker_total_blocks",
+        Gauge,
+        "Blocks of all requests placed on a worker, shared ones counted for each, answers included.",
+        workers.iter().map(|worker| (vec![named(worker)], load(worker).total_blocks as f64)),
     );
     out.metric(
         "kvlane_engine_running_requests",
@@ -201,6 +234,65 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
         Gauge,
         "Share of KV blocks the engine says are in use by requests.",
         each(&|worker| worker.engine_load().kv_usage),
+    );
+}
+
+fn waiting(router: &Router, out: &mut Exposition) {
+    let fleet = router.keeper.fleet();
+    // Adapters wait with their base.
+    let bases = || fleet.models.values().filter(|served| served.name == served.group.name);
+    let of = |value: &dyn Fn(Waiting) -> f64| -> Vec<Series<'static>> {
+        let each = bases().flat_map(|served| {
+            let waiting = served.group.room.waiting();
+            Priority::ALL.into_iter().zip(waiting).map(move |(priority, waiting)| {
+                let labels =
+                    vec![("model", served.name.clone()), ("priority", priority.name().to_owned())];
+                (labels, waiting)
+            })
+        });
+        each.map(|(labels, waiting)| (labels, value(waiting))).collect()
+    };
+    out.metric(
+        "kvlane_queue_requests",
+        Gauge,
+        "Requests waiting in the router for a worker with room.",
+        of(&|waiting| waiting.requests as f64),
+    );
+    out.metric(
+        "kvlane_queue_oldest_seconds",
+        Gauge,
+        "How long the oldest of them has waited.",
+        of(&|waiting| waiting.oldest.as_secs_f64()),
+    );
+}
+
+fn safety(router: &Router, out: &mut Exposition) {
+    let safety = router.scheduler.safety();
+    let alone = |value: f64| -> [Series<'static>; 1] { [(vec![], value)] };
+    out.metric(
+        "kvlane_lean_ratio",
+        Gauge,
+        "1 while placement weighs caches as configured; less when it leans towards load, 0 by load alone.",
+        alone(safety.lean),
+    );
+    out.metric(
+        "kvlane_holdout_windows_total",
+        Counter,
+        "Times requests placed by cache were compared with those placed by load alone.",
+        alone(safety.judged as f64),
+    );
+    let sides = ["cache", "load"].into_iter().zip(safety.ttft_s);
+    out.metric(
+        "kvlane_holdout_ttft_seconds",
+        Gauge,
+        "Mean time to the first token in the last comparison, by how requests were placed.",
+        sides.map(|(side, mean)| (vec![("placed_by", side.to_owned())], mean)),
+    );
+    out.metric(
+        "kvlane_peer_routers",
+        Gauge,
+        "Other routers whose load is known.",
+        alone(router.sight.peers.count() as f64),
     );
 }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{Metrics, ModelMetrics};
 use crate::openai::Endpoint;
 use crate::preprocess::Took;
+use crate::scheduling::{NoPlace, Priority};
 
 /// What a request goes through before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +128,18 @@ impl Meter {
         self.phase(Phase::Place, place);
         for (histogram, took) in self.metrics.overhead[1..].iter().zip([overlap, place, total]) {
             histogram.observe(took.as_secs_f64() * 1e3);
+        }
+    }
+
+    /// It waited so long for a worker with room, perhaps in vain.
+    pub fn waited(&self, waited: Duration, priority: Priority, refused: Option<NoPlace>) {
+        // Less is the time placing takes.
+        if waited >= Duration::from_millis(1) || refused.is_some() {
+            let wait = self.metrics.queue_wait.with_label_values(&[priority.name()]);
+            wait.observe(waited.as_secs_f64());
+        }
+        if let Some(refused) = refused {
+            self.metrics.queue_refused.with_label_values(&[refused.name()]).inc();
         }
     }
 

@@ -15,6 +15,8 @@ pub struct PlacedBy {
     /// What the client calls its conversation, or the beginning of it.
     pub session: Option<String>,
     pub prompt_tokens: usize,
+    /// Whether they were counted with the model's own tokenizer.
+    pub exact: bool,
     /// Blocks of the prompt, and those the chosen worker was known to hold.
     pub blocks: usize,
     pub held_blocks: usize,

@@ -9,7 +9,7 @@ use super::usage::Usage;
 use crate::discovery::Worker;
 use crate::error::Failure;
 use crate::metrics::{Metrics, Outcome};
-use crate::scheduling::Reservation;
+use crate::scheduling::{Answered, Reservation};
 
 /// Everything that has to be settled. Dropped by whoever holds the answer last: the client's connection.
 #[derive(Debug)]
@@ -18,12 +18,20 @@ pub struct Settlement {
     reservation: Reservation,
     worker: Arc<Worker>,
     metrics: Arc<Metrics>,
+    /// Whether what it reports is held against what the index said.
+    audits: bool,
     ended: bool,
 }
 
 impl Settlement {
-    pub fn new(ledger: Ledger, reservation: Reservation, worker: Arc<Worker>, metrics: Arc<Metrics>) -> Self {
-        Self { ledger, reservation, worker, metrics, ended: false }
+    pub fn new(
+        ledger: Ledger,
+        reservation: Reservation,
+        worker: Arc<Worker>,
+        metrics: Arc<Metrics>,
+        audits: bool,
+    ) -> Self {
+        Self { ledger, reservation, worker, metrics, audits, ended: false }
     }
 
     pub(super) fn worker(&self) -> &str {
@@ -32,14 +40,16 @@ impl Settlement {
 
     pub(super) fn tokens(&mut self, count: u64, now: Instant) {
         if self.ledger.meter.tokens(count, now) {
-            self.reservation.first_token();
+            self.reservation.first_token(self.ledger.meter.elapsed());
         }
+        self.reservation.grew(count as usize);
     }
 
     /// Something of the answer came that is not counted in tokens.
     pub(super) fn answer_begins(&mut self, now: Instant) {
         if self.ledger.meter.begins(now) {
-            self.reservation.first_token();
+            // Not the first token of a stream, so not comparable with those.
+            self.reservation.begins();
         }
     }
 
@@ -59,6 +69,15 @@ impl Settlement {
         let block_tokens = placed.block_tokens.max(1);
         let predicted = (placed.held_blocks * block_tokens).min(placed.prompt_tokens);
         let reported = usage.cached();
+        if let (Some(reported), Some(prompt_there)) = (reported, usage.prompt_tokens)
+            && self.audits
+            && placed.exact
+        {
+            let prompt_here = placed.prompt_tokens;
+            let (reported, prompt_there) = (reported as usize, prompt_there as usize);
+            let answer = Answered { predicted, reported, prompt_here, prompt_there, block: block_tokens };
+            self.worker.belief.answered(&self.worker.name, answer);
+        }
         if !self.worker.gone() {
             let reported = reported.map(|tokens| tokens as usize);
             self.metrics.audited(&self.worker.name, predicted, reported, block_tokens);

@@ -1,7 +1,8 @@
 //! Load one worker carries for requests placed there and not yet finished.
 //!
-//! Prefill load ends at the first token, block load with the request. A block several requests share counts
-//! once, as the reference's cost has it.
+//! Prefill load ends at the first token, block load with the request. Blocks are counted twice over: distinct ones, a
+//! prompt that several requests share once, as the reference's cost has it; and all of them, every request's own prompt
+//! and what it has been answered so far.
 
 use hashbrown::HashMap;
 use kvlane_indexer::SequenceHash;
@@ -11,6 +12,7 @@ pub struct ActiveLoad {
     requests: usize,
     prefill_tokens: usize,
     blocks: HashMap<SequenceHash, u32>,
+    total_blocks: usize,
 }
 
 impl ActiveLoad {
@@ -28,6 +30,11 @@ impl ActiveLoad {
         self.blocks.len()
     }
 
+    /// Every request's own blocks, shared or not, answers included.
+    pub fn total_blocks(&self) -> usize {
+        self.total_blocks
+    }
+
     /// Distinct prompt blocks in use if a request with this prompt came too.
     pub fn blocks_with(&self, prompt: &[SequenceHash]) -> usize {
         // Whoever uses a block uses all before it, so what is in use of a path is its beginning.
@@ -39,6 +46,7 @@ impl ActiveLoad {
     pub fn add(&mut self, prompt: &[SequenceHash], prefill_tokens: usize) {
         self.requests += 1;
         self.prefill_tokens += prefill_tokens;
+        self.total_blocks += prompt.len();
         prompt.iter().for_each(|hash| *self.blocks.entry(*hash).or_default() += 1);
     }
 
@@ -47,9 +55,15 @@ impl ActiveLoad {
         self.prefill_tokens = self.prefill_tokens.saturating_sub(prefill_tokens);
     }
 
-    /// It is over.
-    pub fn remove(&mut self, prompt: &[SequenceHash]) {
+    /// Its answer filled more blocks.
+    pub fn grew(&mut self, blocks: usize) {
+        self.total_blocks += blocks;
+    }
+
+    /// It is over, its answer having filled `answer_blocks`.
+    pub fn remove(&mut self, prompt: &[SequenceHash], answer_blocks: usize) {
         self.requests = self.requests.saturating_sub(1);
+        self.total_blocks = self.total_blocks.saturating_sub(prompt.len() + answer_blocks);
         for hash in prompt {
             if let Some(count) = self.blocks.get_mut(hash) {
                 *count -= 1;
@@ -72,10 +86,12 @@ mod tests {
         load.add(&path(10), 96);
         load.add(&path(20), 32);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&path(30))), (2, 128, 5));
+        load.grew(2);
+        assert_eq!((load.blocks(), load.total_blocks()), (4, 8));
         load.prefilled(96);
-        load.remove(&path(10));
+        load.remove(&path(10), 2);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&[])), (1, 32, 3));
-        load.remove(&path(20));
-        assert_eq!(load.blocks_with(&[]), 0);
+        load.remove(&path(20), 0);
+        assert_eq!((load.blocks_with(&[]), load.total_blocks()), (0, 0));
     }
 }

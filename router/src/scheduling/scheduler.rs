@@ -5,14 +5,18 @@
 //! await; read by whoever shows it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use kvlane_indexer::{Overlap, SequenceHash, WorkerId};
 use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 
 use super::active_load::ActiveLoad;
-use super::selector::{Barred, Candidate, Decision, Policy, select};
+use super::safety_net::{SafetyNet, SafetyReport};
+use super::selector::{Barred, Candidate, Decision, Policy, Slots, Weights, select};
+use super::waiting_room::WaitingRoom;
 
 /// What a request asks of a worker.
 #[derive(Clone, Debug)]
@@ -23,13 +27,30 @@ pub struct Demand {
     pub block_tokens: usize,
     /// What the client calls its conversation, hashed.
     pub session: Option<u64>,
+    /// Who waits for what this request leaves behind.
+    pub room: Option<Arc<WaitingRoom>>,
 }
 
 /// A worker that could be chosen, or why not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Standing {
     pub worker: WorkerId,
     pub barred: Option<Barred>,
+    /// None where it is not known.
+    pub slots: Option<Slots>,
+    /// Blocks it is known to hold; the plain cost gives ties to the smallest.
+    pub held_blocks: usize,
+    /// What it is busy with besides our own requests.
+    pub others: Load,
+    /// How much of what the index says it holds is to be believed, 1 for all.
+    pub trust: f64,
+}
+
+impl Standing {
+    /// One of which nothing but its name is known.
+    pub fn of(worker: WorkerId) -> Self {
+        Self { worker, barred: None, slots: None, held_blocks: 0, others: Load::default(), trust: 1.0 }
+    }
 }
 
 /// What a worker is busy with.
@@ -37,13 +58,19 @@ pub struct Standing {
 pub struct Load {
     pub requests: usize,
     pub prefill_tokens: usize,
+    /// Distinct prompt blocks in use.
     pub blocks: usize,
+    /// Every request's own blocks, those of its answer so far included.
+    pub total_blocks: usize,
 }
 
 #[derive(Debug)]
 pub struct Scheduler {
     policy: ArcSwap<Policy>,
     loads: Mutex<HashMap<WorkerId, ActiveLoad>>,
+    /// Where each session's last request went; the least recently used are forgotten.
+    homes: Cache<u64, WorkerId>,
+    net: SafetyNet,
 }
 
 /// A decision with the load of its chosen worker reserved.
@@ -54,8 +81,15 @@ pub struct Placement {
 }
 
 impl Scheduler {
-    pub fn new(policy: Policy) -> Arc<Self> {
-        Arc::new(Self { policy: ArcSwap::from_pointee(policy), loads: Mutex::default() })
+    /// Remembers where so many `sessions` were last, and places a share of requests by load alone to compare the others
+    /// with (0 for none).
+    pub fn new(policy: Policy, sessions: usize, holdout: f64) -> Arc<Self> {
+        Arc::new(Self {
+            policy: ArcSwap::from_pointee(policy),
+            loads: Mutex::default(),
+            homes: Cache::new(sessions),
+            net: SafetyNet::new(holdout),
+        })
     }
 
     pub fn policy(&self) -> Policy {
@@ -69,10 +103,10 @@ impl Scheduler {
 
     /// What would be decided now. Nothing is reserved.
     pub fn explain(&self, demand: &Demand, overlap: &Overlap, standings: &[Standing], draw: u64) -> Decision {
-        self.decide(&self.loads.lock(), &self.policy(), demand, overlap, standings, draw)
+        self.decide(&self.loads.lock(), demand, overlap, standings, draw, false)
     }
 
-    /// Chooses a worker and reserves its load. None when there is nobody to choose.
+    /// Chooses a worker and reserves its load. A decision without a choice when there is nobody to choose.
     pub fn place(
         self: &Arc<Self>,
         demand: &Demand,
@@ -80,73 +114,125 @@ impl Scheduler {
         standings: &[Standing],
         draw: u64,
     ) -> Result<Placement, Decision> {
-        let policy = self.policy();
+        let held_out = self.policy().sees_caches() && self.net.holds_out(draw);
         let mut loads = self.loads.lock();
-        let decision = self.decide(&loads, &policy, demand, overlap, standings, draw);
+        let decision = self.decide(&loads, demand, overlap, standings, draw, held_out);
         let Some(worker) = decision.chosen() else { return Err(decision) };
-        let prefill_tokens = uncached(demand, overlap, worker);
-        loads.entry(worker).or_default().add(&demand.blocks, prefill_tokens);
+        let mut reservation = self.book(&mut loads, demand, overlap, worker);
         drop(loads);
-        let reservation = Reservation {
-            scheduler: self.clone(),
-            worker,
-            blocks: demand.blocks.clone(),
-            prefill_tokens,
-            prefilled: false,
-        };
+        reservation.held_out = Some(held_out);
         Ok(Placement { decision, reservation })
     }
 
     /// Reserves a given worker: the next one of a decision whose first choice failed.
     pub fn reserve(self: &Arc<Self>, demand: &Demand, overlap: &Overlap, worker: WorkerId) -> Reservation {
-        let prefill_tokens = uncached(demand, overlap, worker);
-        self.loads.lock().entry(worker).or_default().add(&demand.blocks, prefill_tokens);
-        let (scheduler, blocks) = (self.clone(), demand.blocks.clone());
-        Reservation { scheduler, worker, blocks, prefill_tokens, prefilled: false }
+        self.book(&mut self.loads.lock(), demand, overlap, worker)
+    }
+
+    fn book(
+        self: &Arc<Self>,
+        loads: &mut HashMap<WorkerId, ActiveLoad>,
+        demand: &Demand,
+        overlap: &Overlap,
+        worker: WorkerId,
+    ) -> Reservation {
+        demand.session.into_iter().for_each(|session| self.homes.insert(session, worker));
+        let prefill_tokens = demand.prompt_tokens.saturating_sub(cached(demand, overlap, worker, 1.0));
+        loads.entry(worker).or_default().add(&demand.blocks, prefill_tokens);
+        Reservation {
+            scheduler: self.clone(),
+            worker,
+            blocks: demand.blocks.clone(),
+            block_tokens: demand.block_tokens.max(1),
+            prefill_tokens,
+            prefilled: false,
+            last_block_tokens: demand.prompt_tokens.saturating_sub(demand.blocks.len() * demand.block_tokens),
+            answer_blocks: 0,
+            held_out: None,
+            room: demand.room.clone(),
+        }
     }
 
     fn decide(
         &self,
         loads: &HashMap<WorkerId, ActiveLoad>,
-        policy: &Policy,
         demand: &Demand,
         overlap: &Overlap,
         standings: &[Standing],
         draw: u64,
+        held_out: bool,
     ) -> Decision {
+        let policy = match self.policy() {
+            Policy::Kv(weights) if held_out => Policy::Kv(weights.by_load_alone()),
+            Policy::Kv(weights) => Policy::Kv(weights.leaning(self.net.lean())),
+            other => other,
+        };
+        let smaller_tree = matches!(policy, Policy::Kv(Weights { smaller_tree: true, .. }));
         let block_tokens = demand.block_tokens.max(1) as f64;
         let idle = ActiveLoad::default();
+        let home = demand.session.and_then(|session| self.homes.get(&session));
         let candidate = |standing: &Standing| {
-            let load = loads.get(&standing.worker).unwrap_or(&idle);
-            let prefill_tokens = uncached(demand, overlap, standing.worker) + load.prefill_tokens();
+            let (load, others) = (loads.get(&standing.worker).unwrap_or(&idle), standing.others);
+            let cached = cached(demand, overlap, standing.worker, standing.trust);
+            let prefill_tokens =
+                (demand.prompt_tokens.saturating_sub(cached) + load.prefill_tokens())
+                    .saturating_add(others.prefill_tokens);
             Candidate {
                 worker: standing.worker,
                 prefill_blocks: prefill_tokens as f64 / block_tokens,
-                decode_blocks: load.blocks_with(&demand.blocks) as f64,
-                active_requests: load.requests(),
-                tie_break: load.requests() as u64,
+                decode_blocks: load.blocks_with(&demand.blocks).saturating_add(others.blocks) as f64,
+                active_requests: load.requests().saturating_add(others.requests),
+                slots: standing.slots,
+                home: home == Some(standing.worker),
+                tie_break: if smaller_tree { standing.held_blocks as u64 } else { 0 },
                 barred: standing.barred,
             }
         };
         let candidates: Vec<Candidate> = standings.iter().map(candidate).collect();
-        select(policy, demand.session, &candidates, draw)
+        Decision { held_out, ..select(&policy, &candidates, draw) }
     }
 
     pub fn load(&self, worker: WorkerId) -> Load {
         self.loads.lock().get(&worker).map_or_else(Load::default, Load::of)
     }
+
+    /// Every worker that is busy, and what with.
+    pub fn loads(&self) -> Vec<(WorkerId, Load)> {
+        self.loads.lock().iter().map(|(worker, load)| (*worker, Load::of(load))).collect()
+    }
+
+    /// How placement by cache does beside placement by load.
+    pub fn safety(&self) -> SafetyReport {
+        self.net.report()
+    }
 }
 
 impl Load {
     fn of(load: &ActiveLoad) -> Self {
-        Self { requests: load.requests(), prefill_tokens: load.prefill_tokens(), blocks: load.blocks() }
+        Self {
+            requests: load.requests(),
+            prefill_tokens: load.prefill_tokens(),
+            blocks: load.blocks(),
+            total_blocks: load.total_blocks(),
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.saturating_add(other.requests),
+            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
+            blocks: self.blocks.saturating_add(other.blocks),
+            total_blocks: self.total_blocks.saturating_add(other.total_blocks),
+        }
     }
 }
 
-/// Prompt tokens the worker would have to compute.
-fn uncached(demand: &Demand, overlap: &Overlap, worker: WorkerId) -> usize {
-    let cached = overlap.of(worker).expected() as usize * demand.block_tokens;
-    demand.prompt_tokens.saturating_sub(cached)
+/// Prompt tokens the worker is believed to have cached.
+fn cached(demand: &Demand, overlap: &Overlap, worker: WorkerId, trust: f64) -> usize {
+    let blocks = overlap.of(worker).expected() as usize;
+    if trust < 1.0 { (blocks as f64 * trust) as usize * demand.block_tokens } else { blocks * demand.block_tokens }
 }
 
 /// Load that one request puts on one worker, for as long as this lives.
@@ -155,8 +241,15 @@ pub struct Reservation {
     scheduler: Arc<Scheduler>,
     worker: WorkerId,
     blocks: Arc<[SequenceHash]>,
+    block_tokens: usize,
     prefill_tokens: usize,
     prefilled: bool,
+    /// Tokens in the block being filled, and blocks the answer has filled.
+    last_block_tokens: usize,
+    answer_blocks: usize,
+    /// Which side of the comparison it is on; none when it is on neither.
+    held_out: Option<bool>,
+    room: Option<Arc<WaitingRoom>>,
 }
 
 impl Reservation {
@@ -164,12 +257,33 @@ impl Reservation {
         self.worker
     }
 
-    /// The first token came: nothing is left to compute before it.
-    pub fn first_token(&mut self) {
+    /// The first token came after so long: nothing is left to compute before it.
+    pub fn first_token(&mut self, waited: Duration) {
+        if let Some(held_out) = self.held_out.filter(|_| !self.prefilled) {
+            self.scheduler.net.observe(held_out, waited);
+        }
+        self.begins();
+    }
+
+    /// Something of the answer came, after a time that says nothing.
+    pub fn begins(&mut self) {
         if !std::mem::replace(&mut self.prefilled, true)
             && let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker)
         {
             load.prefilled(self.prefill_tokens);
+        }
+    }
+
+    /// Tokens of the answer came.
+    pub fn grew(&mut self, tokens: usize) {
+        self.last_block_tokens += tokens;
+        let filled = self.last_block_tokens / self.block_tokens;
+        if filled > 0 {
+            self.last_block_tokens %= self.block_tokens;
+            self.answer_blocks += filled;
+            if let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker) {
+                load.grew(filled);
+            }
         }
     }
 }
@@ -177,14 +291,19 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut loads = self.scheduler.loads.lock();
-        let Some(load) = loads.get_mut(&self.worker) else { return };
-        if !self.prefilled {
-            load.prefilled(self.prefill_tokens);
+        if let Some(load) = loads.get_mut(&self.worker) {
+            if !self.prefilled {
+                load.prefilled(self.prefill_tokens);
+            }
+            load.remove(&self.blocks, self.answer_blocks);
+            // Workers come and go; an idle one needs no entry.
+            if load.requests() == 0 {
+                loads.remove(&self.worker);
+            }
         }
-        load.remove(&self.blocks);
-        // Workers come and go; an idle one needs no entry.
-        if load.requests() == 0 {
-            loads.remove(&self.worker);
+        drop(loads);
+        if let Some(room) = &self.room {
+            room.call_next();
         }
     }
 }
@@ -192,8 +311,9 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduling::Weights;
 
-    const KV: Policy = Policy::Kv { overlap_weight: 1.0, temperature: 0.0 };
+    const KV: Policy = Policy::Kv(Weights::DYNAMO);
 
     fn demand(blocks: u64) -> Demand {
         Demand {
@@ -201,25 +321,35 @@ mod tests {
             prompt_tokens: blocks as usize * 32 + 5,
             block_tokens: 32,
             session: None,
+            room: None,
         }
     }
 
     fn standings(workers: u64) -> Vec<Standing> {
-        (0..workers).map(|n| Standing { worker: WorkerId::new(n, 0), barred: None }).collect()
+        (0..workers).map(|n| Standing::of(WorkerId::new(n, 0))).collect()
     }
 
     #[test]
     fn what_is_reserved_is_given_back_at_first_token_and_on_drop() {
-        let scheduler = Scheduler::new(KV);
+        let scheduler = Scheduler::new(KV, 64, 0.0);
         let placed = scheduler.place(&demand(10), &Overlap::default(), &standings(1), 0).unwrap();
         let mut reservation = placed.reservation;
         let worker = reservation.worker();
-        assert_eq!(scheduler.load(worker), Load { requests: 1, prefill_tokens: 325, blocks: 10 });
-        reservation.first_token();
-        reservation.first_token();
-        assert_eq!(scheduler.load(worker), Load { requests: 1, prefill_tokens: 0, blocks: 10 });
+        let load = |requests, prefill_tokens, blocks, total_blocks| {
+            assert_eq!(scheduler.load(worker), Load { requests, prefill_tokens, blocks, total_blocks });
+        };
+        load(1, 325, 10, 10);
+        reservation.first_token(Duration::ZERO);
+        reservation.first_token(Duration::ZERO);
+        load(1, 0, 10, 10);
+        // Five tokens of the prompt are in its last block already.
+        reservation.grew(26);
+        load(1, 0, 10, 10);
+        reservation.grew(1);
+        reservation.grew(64);
+        load(1, 0, 10, 13);
         let second = scheduler.reserve(&demand(12), &Overlap::default(), worker);
-        assert_eq!(scheduler.load(worker), Load { requests: 2, prefill_tokens: 389, blocks: 12 });
+        load(2, 389, 12, 25);
         drop(reservation);
         drop(second);
         assert_eq!(scheduler.load(worker), Load::default());
@@ -229,7 +359,7 @@ mod tests {
     /// Two requests that arrive at once do not both see the same idle worker.
     #[test]
     fn each_placement_sees_the_ones_before() {
-        let scheduler = Scheduler::new(KV);
+        let scheduler = Scheduler::new(KV, 64, 0.0);
         let placed: Vec<Placement> = (0..6)
             .map(|n| {
                 let own = Demand { blocks: [SequenceHash(100 + n)].into(), ..demand(1) };
@@ -244,8 +374,24 @@ mod tests {
     }
 
     #[test]
+    fn a_session_remembers_where_it_was() {
+        let scheduler = Scheduler::new(Policy::Session, 64, 0.0);
+        let demand = |session| Demand { session: Some(session), ..demand(2) };
+        let place = |session: u64, draw: u64| {
+            scheduler.place(&demand(session), &Overlap::default(), &standings(3), draw).unwrap().reservation
+        };
+        let homes: Vec<_> = (0..6).map(|session| place(session, session)).collect();
+        for n in 0..3 {
+            assert_eq!(scheduler.load(WorkerId::new(n, 0)).requests, 2, "dealt evenly");
+        }
+        for (session, home) in homes.iter().enumerate() {
+            assert_eq!(place(session as u64, 99).worker(), home.worker());
+        }
+    }
+
+    #[test]
     fn explaining_reserves_nothing() {
-        let scheduler = Scheduler::new(KV);
+        let scheduler = Scheduler::new(KV, 64, 0.0);
         let decision = scheduler.explain(&demand(4), &Overlap::default(), &standings(2), 0);
         assert_eq!(decision.ranked.len(), 2);
         assert_eq!(scheduler.load(WorkerId::new(0, 0)), Load::default());

@@ -14,11 +14,67 @@ pub enum Policy {
     LeastLoaded,
     /// Of two drawn ones the one with fewer requests.
     PowerOfTwo,
-    /// Always the same one for a session, for as long as it is there; without a session the least loaded.
+    /// Always the same one for a session, for as long as it is there; a new session goes to the least loaded.
     Session,
-    /// The cheapest by `overlap_weight * prefill_blocks + decode_blocks`. Above zero, `temperature` draws
-    /// among all, the cheaper the likelier; at zero the cheapest wins.
-    Kv { overlap_weight: f64, temperature: f64 },
+    /// The cheapest by what it holds and what it is busy with.
+    Kv(Weights),
+}
+
+/// How a cost is made: `overlap * prefill_blocks + decode_blocks + request * active_requests`, less `home` where the
+/// session was last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    pub overlap: f64,
+    /// Blocks that a request counts for, whatever its prompt. Requests that share a prompt add few blocks to a worker,
+    /// and each of them a sequence to every step.
+    pub request: f64,
+    /// Blocks that the worker of the session's last request is ahead by. What a conversation was answered there is cached
+    /// there, and what will be asked next is best asked there too.
+    pub home: f64,
+    /// Above zero workers are drawn, the cheaper the likelier; at zero the cheapest wins.
+    pub temperature: f64,
+    /// Whether a worker whose slots are all taken is passed over while another has room.
+    pub slot_guard: bool,
+    /// Whether a worker counts as holding what was just placed there, before its events say so.
+    pub predicts: bool,
+    /// Whether equal costs go to whoever holds least.
+    pub smaller_tree: bool,
+}
+
+impl Weights {
+    /// The plain cost of the reference (Dynamo 0.9): blocks alone, no slots.
+    pub const DYNAMO: Self = Self {
+        overlap: 1.0,
+        request: 0.0,
+        home: 0.0,
+        temperature: 0.0,
+        slot_guard: false,
+        predicts: false,
+        smaller_tree: true,
+    };
+    /// Ours, chosen over several workloads (see `benches/POLICY.md`).
+    pub const KVLANE: Self = Self {
+        overlap: 4.0,
+        request: 60.0,
+        home: 120.0,
+        temperature: 0.0,
+        slot_guard: true,
+        predicts: true,
+        smaller_tree: false,
+    };
+
+    /// For requests that others are compared with: the one with fewest requests.
+    #[must_use]
+    pub fn by_load_alone(self) -> Self {
+        Self { overlap: 0.0, home: 0.0, request: 1e9, temperature: 0.0, ..self }
+    }
+
+    /// As they are, or leaning towards load: `lean` 1 changes nothing, 0 leaves load alone.
+    #[must_use]
+    pub fn leaning(self, lean: f64) -> Self {
+        let request = self.request.max((1.0 - lean) * Self::KVLANE.request);
+        Self { overlap: self.overlap * lean, home: self.home * lean, request, ..self }
+    }
 }
 
 impl Policy {
@@ -29,7 +85,7 @@ impl Policy {
 
     /// Whether what workers have cached matters.
     pub fn sees_caches(&self) -> bool {
-        matches!(self, Self::Kv { .. })
+        matches!(self, Self::Kv(_))
     }
 }
 
@@ -43,6 +99,19 @@ pub enum Barred {
     Down,
     /// Its breaker is open: too many requests failed there.
     Breaker,
+    /// All its slots are taken, and another has room. Tried last.
+    Full,
+    /// As many wait for a slot there as may.
+    Crowded,
+}
+
+/// How many requests a worker takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slots {
+    /// It runs so many at a time.
+    pub run: usize,
+    /// So many more may wait there.
+    pub wait: usize,
 }
 
 /// What a policy may know of a worker.
@@ -55,6 +124,10 @@ pub struct Candidate {
     pub decode_blocks: f64,
     /// Requests placed there and not yet over.
     pub active_requests: usize,
+    /// None where it is not known.
+    pub slots: Option<Slots>,
+    /// Whether the session's last request went there.
+    pub home: bool,
     /// Among equal costs the smaller goes first.
     pub tie_break: u64,
     pub barred: Option<Barred>,
@@ -65,11 +138,26 @@ pub struct Candidate {
 pub struct Cost {
     pub prefill: f64,
     pub decode: f64,
+    pub requests: f64,
+    /// What being the session's last worker takes off.
+    pub home: f64,
 }
 
 impl Cost {
     pub fn total(self) -> f64 {
-        self.prefill + self.decode
+        self.prefill + self.decode + self.requests - self.home
+    }
+}
+
+impl Candidate {
+    /// Its slots are taken.
+    fn full(&self) -> bool {
+        self.slots.is_some_and(|slots| self.active_requests >= slots.run)
+    }
+
+    /// And so are the places to wait.
+    fn crowded(&self) -> bool {
+        self.slots.is_some_and(|slots| self.active_requests >= slots.run.saturating_add(slots.wait))
     }
 }
 
@@ -88,6 +176,8 @@ pub struct Decision {
     pub ranked: Vec<Ranked>,
     /// Those that could not be chosen.
     pub barred: Vec<Ranked>,
+    /// Placed by load alone, to compare the others with.
+    pub held_out: bool,
 }
 
 impl Decision {
@@ -95,37 +185,50 @@ impl Decision {
     pub fn chosen(&self) -> Option<WorkerId> {
         self.ranked.first().map(|ranked| ranked.worker)
     }
+
+    /// Nobody could be chosen, and somebody will be as soon as a request of theirs is over.
+    pub fn must_wait(&self) -> bool {
+        self.ranked.is_empty() && self.barred.iter().any(|ranked| ranked.barred == Some(Barred::Crowded))
+    }
 }
 
-/// Chooses a worker. `draw` is the caller's: a count for round robin, random bits otherwise. `session` is what
-/// the client calls its conversation, hashed.
-pub fn select(policy: &Policy, session: Option<u64>, candidates: &[Candidate], draw: u64) -> Decision {
-    let weight = match policy {
-        Policy::Kv { overlap_weight, .. } => *overlap_weight,
-        _ => 1.0,
+/// Chooses a worker. `draw` is the caller's: a count for round robin, random bits otherwise.
+pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision {
+    let weights = match policy {
+        Policy::Kv(weights) => *weights,
+        _ => Weights::DYNAMO,
     };
     let rank = |candidate: &Candidate| Ranked {
         worker: candidate.worker,
-        cost: Cost { prefill: weight * candidate.prefill_blocks, decode: candidate.decode_blocks },
+        cost: Cost {
+            prefill: weights.overlap * candidate.prefill_blocks,
+            decode: candidate.decode_blocks,
+            requests: weights.request * candidate.active_requests as f64,
+            home: if candidate.home { weights.home } else { 0.0 },
+        },
         active_requests: candidate.active_requests,
         barred: candidate.barred,
     };
-    let barred = candidates.iter().filter(|candidate| candidate.barred.is_some()).map(rank).collect();
-    let mut free: Vec<&Candidate> =
-        candidates.iter().filter(|candidate| candidate.barred.is_none()).collect();
+    let bar = |candidate: &Candidate| {
+        let crowded = weights.slot_guard && candidate.crowded();
+        candidate.barred.or(crowded.then_some(Barred::Crowded))
+    };
+    let barred = candidates
+        .iter()
+        .filter_map(|candidate| Some(Ranked { barred: Some(bar(candidate)?), ..rank(candidate) }))
+        .collect();
+    let mut free: Vec<&Candidate> = candidates.iter().filter(|candidate| bar(candidate).is_none()).collect();
     if free.is_empty() {
-        return Decision { ranked: Vec::new(), barred };
+        return Decision { barred, ..Decision::default() };
     }
     // Rotated by the draw, so that full ties do not always fall to the first.
     let count = free.len() as u64;
     free.rotate_left((draw % count) as usize);
-    match (policy, session) {
-        (Policy::RoundRobin | Policy::Random, _) => {}
-        (Policy::Session, Some(session)) => {
-            free.sort_by_key(|candidate| std::cmp::Reverse(attraction(session, candidate.worker)));
-        }
-        (Policy::LeastLoaded | Policy::Session, _) => free.sort_by_key(|candidate| candidate.active_requests),
-        (Policy::PowerOfTwo, _) => {
+    match policy {
+        Policy::RoundRobin | Policy::Random => {}
+        Policy::Session => free.sort_by_key(|candidate| (!candidate.home, candidate.active_requests)),
+        Policy::LeastLoaded => free.sort_by_key(|candidate| candidate.active_requests),
+        Policy::PowerOfTwo => {
             // The first one was drawn by the rotation.
             if count > 1 {
                 let other = 1 + ((draw >> 32) % (count - 1)) as usize;
@@ -133,29 +236,28 @@ pub fn select(policy: &Policy, session: Option<u64>, candidates: &[Candidate], d
                 free[..2].sort_by_key(|candidate| candidate.active_requests);
             }
         }
-        (Policy::Kv { .. }, _) => {
+        Policy::Kv(_) => {
             let total = |candidate: &Candidate| rank(candidate).cost.total();
-            free.sort_by(|a, b| total(a).total_cmp(&total(b)).then_with(|| a.tie_break.cmp(&b.tie_break)));
+            // Among equals a session stays at home, then the less busy one is better; then it goes around.
+            let ties =
+                |candidate: &Candidate| (candidate.tie_break, !candidate.home, candidate.active_requests);
+            free.sort_by(|a, b| total(a).total_cmp(&total(b)).then_with(|| ties(a).cmp(&ties(b))));
         }
     }
+    // While anybody has room, the full ones come last. When nobody has, cost alone decides where to wait.
+    let roomy = free.iter().filter(|candidate| !candidate.full()).count();
+    let guarded = weights.slot_guard && roomy > 0;
+    if guarded {
+        free.sort_by_key(|candidate| candidate.full());
+    }
     let mut ranked: Vec<_> = free.into_iter().map(rank).collect();
-    if let Policy::Kv { temperature, .. } = policy
-        && *temperature > 0.0
-    {
-        let chosen = sample(&ranked, *temperature, draw);
+    let open = if guarded { roomy } else { ranked.len() };
+    ranked[open..].iter_mut().for_each(|ranked| ranked.barred = Some(Barred::Full));
+    if policy.sees_caches() && weights.temperature > 0.0 {
+        let chosen = sample(&ranked[..open], weights.temperature, draw);
         ranked[..=chosen].rotate_right(1);
     }
-    Decision { ranked, barred }
-}
-
-/// How strongly a session is drawn to a worker. The strongest wins, so that only sessions of a worker that is
-/// gone move, and each to where it would have gone before (rendezvous hashing).
-fn attraction(session: u64, worker: WorkerId) -> u64 {
-    let mut bytes = [0_u8; 20];
-    bytes[..8].copy_from_slice(&session.to_le_bytes());
-    bytes[8..16].copy_from_slice(&worker.instance.to_le_bytes());
-    bytes[16..].copy_from_slice(&worker.dp_rank.to_le_bytes());
-    xxhash_rust::xxh3::xxh3_64(&bytes)
+    Decision { ranked, barred, held_out: false }
 }
 
 /// Draws a place of the sorted list by softmax over costs normalised to their range: 1 apart at most.
@@ -188,6 +290,8 @@ mod tests {
             prefill_blocks: prefill,
             decode_blocks: decode,
             active_requests: 0,
+            slots: None,
+            home: false,
             tie_break: 0,
             barred: None,
         }
@@ -197,13 +301,13 @@ mod tests {
         decision.ranked.iter().map(|ranked| ranked.worker.instance).collect()
     }
 
-    const KV: Policy = Policy::Kv { overlap_weight: 1.0, temperature: 0.0 };
+    const KV: Policy = Policy::Kv(Weights::DYNAMO);
 
     #[test]
     fn the_worked_example_of_the_reference() {
         // 100 blocks; cached 20, 75 and 10; decoding 10, 5 and 9.
         let candidates = [candidate(1, 80.0, 10.0), candidate(2, 25.0, 5.0), candidate(3, 90.0, 9.0)];
-        let decision = select(&KV, None, &candidates, 0);
+        let decision = select(&KV, &candidates, 0);
         assert_eq!(order(&decision), [2, 1, 3]);
         let costs: Vec<f64> = decision.ranked.iter().map(|ranked| ranked.cost.total()).collect();
         assert_eq!(costs, [30.0, 90.0, 99.0]);
@@ -212,34 +316,34 @@ mod tests {
     #[test]
     fn the_weight_counts_computing_against_waiting() {
         let candidates = [candidate(1, 10.0, 0.0), candidate(2, 0.0, 30.0)];
-        assert_eq!(order(&select(&KV, None, &candidates, 0)), [1, 2]);
-        let heavy = Policy::Kv { overlap_weight: 4.0, temperature: 0.0 };
-        assert_eq!(order(&select(&heavy, None, &candidates, 0)), [2, 1]);
+        assert_eq!(order(&select(&KV, &candidates, 0)), [1, 2]);
+        let heavy = Policy::Kv(Weights { overlap: 4.0, ..Weights::DYNAMO });
+        assert_eq!(order(&select(&heavy, &candidates, 0)), [2, 1]);
     }
 
     #[test]
     fn round_robin_takes_turns() {
         let candidates: Vec<_> = (0..3).map(|n| candidate(n, n as f64, 0.0)).collect();
         let turns: Vec<_> =
-            (0..4).map(|draw| order(&select(&Policy::RoundRobin, None, &candidates, draw))).collect();
+            (0..4).map(|draw| order(&select(&Policy::RoundRobin, &candidates, draw))).collect();
         assert_eq!(turns, [vec![0, 1, 2], vec![1, 2, 0], vec![2, 0, 1], vec![0, 1, 2]]);
-        assert_eq!(select(&Policy::RoundRobin, None, &[], 5).chosen(), None);
+        assert_eq!(select(&Policy::RoundRobin, &[], 5).chosen(), None);
     }
 
     #[test]
     fn ties_go_to_the_smaller_then_around() {
         let mut candidates = [candidate(1, 5.0, 5.0), candidate(2, 5.0, 5.0), candidate(3, 5.0, 5.0)];
-        assert_eq!([0, 1, 2].map(|draw| order(&select(&KV, None, &candidates, draw))[0]), [1, 2, 3]);
+        assert_eq!([0, 1, 2].map(|draw| order(&select(&KV, &candidates, draw))[0]), [1, 2, 3]);
         candidates[0].tie_break = 9;
         candidates[1].tie_break = 9;
-        assert_eq!([0, 1, 2].map(|draw| order(&select(&KV, None, &candidates, draw))[0]), [3, 3, 3]);
+        assert_eq!([0, 1, 2].map(|draw| order(&select(&KV, &candidates, draw))[0]), [3, 3, 3]);
     }
 
     #[test]
     fn costs_that_are_no_numbers_leave_the_cheapest_first() {
-        let policy = Policy::Kv { overlap_weight: 1.0, temperature: 0.5 };
+        let policy = Policy::Kv(Weights { temperature: 0.5, ..Weights::DYNAMO });
         for odd in [f64::INFINITY, f64::NAN] {
-            let decision = select(&policy, None, &[candidate(1, odd, 0.0), candidate(2, 3.0, 0.0)], u64::MAX);
+            let decision = select(&policy, &[candidate(1, odd, 0.0), candidate(2, 3.0, 0.0)], u64::MAX);
             assert_eq!(order(&decision), [2, 1]);
         }
     }
@@ -247,11 +351,11 @@ mod tests {
     #[test]
     fn temperature_spreads_by_cost() {
         let candidates = [candidate(1, 0.0, 0.0), candidate(2, 50.0, 0.0), candidate(3, 100.0, 0.0)];
-        let policy = Policy::Kv { overlap_weight: 1.0, temperature: 0.5 };
+        let policy = Policy::Kv(Weights { temperature: 0.5, ..Weights::DYNAMO });
         let mut counts = [0.0; 3];
         let draws = 20_000_u64;
         for n in 0..draws {
-            let chosen = select(&policy, None, &candidates, n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).chosen();
+            let chosen = select(&policy, &candidates, n.wrapping_mul(0x9E37_79B9_7F4A_7C15)).chosen();
             counts[chosen.map_or(0, |worker| worker.instance as usize - 1)] += 1.0 / draws as f64;
         }
         // Weights 1, e^-1 and e^-2.
@@ -267,14 +371,14 @@ mod tests {
             candidate.active_requests = active;
         }
         for draw in 0..8 {
-            assert_eq!(order(&select(&Policy::LeastLoaded, None, &candidates, draw)), [1, 2, 0, 3]);
-            assert_eq!(order(&select(&Policy::Session, None, &candidates, draw))[0], 1, "no session said");
+            assert_eq!(order(&select(&Policy::LeastLoaded, &candidates, draw)), [1, 2, 0, 3]);
+            assert_eq!(order(&select(&Policy::Session, &candidates, draw))[0], 1, "no session said");
         }
         // Of two that are drawn the less loaded one: never the most loaded, mostly the least.
         let mut chosen = [0; 4];
         for n in 0..4000_u64 {
             let draw = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            let decision = select(&Policy::PowerOfTwo, None, &candidates, draw);
+            let decision = select(&Policy::PowerOfTwo, &candidates, draw);
             assert_eq!(decision.ranked.len(), 4);
             chosen[order(&decision)[0] as usize] += 1;
         }
@@ -283,38 +387,71 @@ mod tests {
             "{chosen:?}"
         );
         let spread: std::collections::BTreeSet<u64> =
-            (0..4).map(|draw| order(&select(&Policy::Random, None, &candidates, draw))[0]).collect();
+            (0..4).map(|draw| order(&select(&Policy::Random, &candidates, draw))[0]).collect();
         assert_eq!(spread.len(), 4);
     }
 
     #[test]
-    fn a_session_stays_and_moves_only_when_its_worker_goes() {
-        let mut candidates: Vec<_> = (0..5).map(|n| candidate(n, 0.0, 0.0)).collect();
-        let home = |candidates: &[Candidate], session: u64| {
-            select(&Policy::Session, Some(session), candidates, session * 7).chosen().unwrap().instance
-        };
-        let before: Vec<u64> = (0..1000).map(|session| home(&candidates, session)).collect();
-        candidates[2].barred = Some(Barred::Down);
-        candidates.reverse();
-        for (session, before) in before.iter().enumerate() {
-            let after = home(&candidates, session as u64);
-            assert!(if *before == 2 { after != 2 } else { after == *before });
+    fn a_session_stays_at_home_for_as_long_as_it_is_there() {
+        let mut candidates: Vec<_> = (0..4).map(|n| candidate(n, 0.0, 0.0)).collect();
+        for (candidate, active) in candidates.iter_mut().zip([3, 1, 2, 9]) {
+            candidate.active_requests = active;
         }
-        let of_two = before.iter().filter(|worker| **worker == 2).count();
-        assert!((150..250).contains(&of_two), "{of_two} of 1000 on one of five");
+        candidates[3].home = true;
+        assert_eq!(order(&select(&Policy::Session, &candidates, 7)), [3, 1, 2, 0]);
+        // Among equal costs too.
+        assert_eq!(order(&select(&KV, &candidates, 0)), [3, 1, 2, 0]);
+        candidates[3].barred = Some(Barred::Down);
+        assert_eq!(order(&select(&Policy::Session, &candidates, 7)), [1, 2, 0]);
+    }
+
+    #[test]
+    fn full_workers_come_last_while_another_has_room() {
+        let guarded = Policy::Kv(Weights { slot_guard: true, ..Weights::DYNAMO });
+        let mut candidates = [candidate(1, 0.0, 0.0), candidate(2, 10.0, 0.0), candidate(3, 5.0, 0.0)];
+        candidates.iter_mut().for_each(|candidate| candidate.slots = Some(Slots { run: 4, wait: 2 }));
+        candidates[0].active_requests = 4;
+        let decision = select(&guarded, &candidates, 0);
+        assert_eq!(order(&decision), [3, 2, 1], "the cheapest has no room, and is tried last");
+        assert_eq!(decision.ranked[2].barred, Some(Barred::Full));
+        assert_eq!(order(&select(&KV, &candidates, 0)), [1, 3, 2], "the plain cost knows no slots");
+        let warm = Policy::Kv(Weights { slot_guard: true, temperature: 1e9, ..Weights::DYNAMO });
+        assert!((0..100_u64).all(|n| order(&select(&warm, &candidates, n << 55))[0] != 1));
+        // Nobody has room: cost decides where to wait.
+        candidates.iter_mut().for_each(|candidate| candidate.active_requests = 5);
+        let decision = select(&guarded, &candidates, 0);
+        assert_eq!((order(&decision), decision.ranked[0].barred), (vec![1, 3, 2], None));
+        // Nor a place to wait: none is chosen, until a request is over.
+        candidates.iter_mut().for_each(|candidate| candidate.active_requests = 6);
+        let decision = select(&guarded, &candidates, 0);
+        assert!(decision.must_wait() && decision.barred.iter().all(|one| one.barred == Some(Barred::Crowded)));
+        assert_eq!(select(&KV, &candidates, 0).ranked.len(), 3);
+        // Without a number of slots nobody is ever full.
+        candidates.iter_mut().for_each(|candidate| candidate.slots = None);
+        assert_eq!(order(&select(&guarded, &candidates, 0)), [1, 3, 2]);
+    }
+
+    #[test]
+    fn requests_count_whatever_they_share() {
+        let policy = Policy::Kv(Weights { request: 10.0, ..Weights::DYNAMO });
+        let mut candidates = [candidate(1, 0.0, 5.0), candidate(2, 20.0, 5.0)];
+        assert_eq!(order(&select(&policy, &candidates, 0)), [1, 2]);
+        candidates[0].active_requests = 3;
+        let decision = select(&policy, &candidates, 0);
+        assert_eq!((order(&decision), decision.ranked[1].cost.requests), (vec![2, 1], 30.0));
     }
 
     #[test]
     fn who_is_barred_is_told_and_not_chosen() {
         let mut candidates = [candidate(1, 0.0, 0.0), candidate(2, 50.0, 0.0)];
         candidates[0].barred = Some(Barred::Breaker);
-        let decision = select(&KV, None, &candidates, 0);
+        let decision = select(&KV, &candidates, 0);
         assert_eq!(order(&decision), [2]);
         assert_eq!(
             (decision.barred[0].worker.instance, decision.barred[0].barred),
             (1, Some(Barred::Breaker))
         );
         candidates[1].barred = Some(Barred::Draining);
-        assert_eq!(select(&KV, None, &candidates, 0).chosen(), None);
+        assert_eq!(select(&KV, &candidates, 0).chosen(), None);
     }
 }

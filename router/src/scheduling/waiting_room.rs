@@ -1,0 +1,333 @@
+//! Where requests wait when no worker may take another.
+//!
+//! One for each base model. Whoever leaves a worker calls the next; who is called places itself, and calls the next if
+//! that worked. Newcomers go to the end while anybody is before them, so that nobody waits while there is room and
+//! nobody is overtaken within a class. Bounded in number and in time; a client that goes away takes its place along.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::fair_queue::{FairQueue, Place, Priority};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WaitingRules {
+    /// Requests that may wait.
+    pub most: usize,
+    /// How long one may.
+    pub patience: Duration,
+    /// Shares of what comes free: high, normal, low.
+    pub weights: [f64; 3],
+}
+
+/// Why a request does not wait (any longer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlace {
+    #[error("{0} requests are waiting already")]
+    Full(usize),
+    #[error("no worker had room within {0} ms")]
+    TooLong(u64),
+}
+
+impl NoPlace {
+    /// The word in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full(_) => "full",
+            Self::TooLong(_) => "timeout",
+        }
+    }
+}
+
+/// Called at least this often, whether somebody left or not: workers also come, and turn out larger than thought.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+#[derive(Debug)]
+pub struct WaitingRoom {
+    rules: WaitingRules,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    queue: FairQueue<Waiter>,
+    /// Called, and not yet back or gone.
+    called: usize,
+    last_call: Instant,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    call: oneshot::Sender<()>,
+    since: Instant,
+}
+
+/// For people and metrics, by priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waiting {
+    pub requests: usize,
+    pub oldest: Duration,
+}
+
+impl WaitingRoom {
+    pub fn new(rules: WaitingRules) -> Arc<Self> {
+        let inner = Inner { queue: FairQueue::new(rules.weights), called: 0, last_call: Instant::now() };
+        Arc::new(Self { rules, inner: Mutex::new(inner) })
+    }
+
+    /// Whether somebody is before whoever comes now.
+    fn occupied(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.called > 0 || !inner.queue.is_empty()
+    }
+
+    /// Has the request placed by `place`, at once or when its turn comes; `place` is asked again each time, and says none
+    /// while there is no room.
+    pub async fn placed<T>(
+        self: &Arc<Self>,
+        priority: Priority,
+        mut place: impl FnMut() -> Option<T>,
+    ) -> Result<T, NoPlace> {
+        if !self.occupied()
+            && let Some(placed) = place()
+        {
+            return Ok(placed);
+        }
+        let since = Instant::now();
+        let deadline = since + self.rules.patience;
+        let mut turn = self.join(priority, since)?;
+        loop {
+            let look_again = deadline.min(Instant::now() + LOOK_AGAIN);
+            tokio::select! {
+                biased;
+                _ = &mut turn.call => turn.called = true,
+                () = tokio::time::sleep_until(look_again) => {
+                    if Instant::now() >= deadline {
+                        return Err(NoPlace::TooLong(self.rules.patience.as_millis() as u64));
+                    }
+                    // Whoever is first is called, which may be somebody else.
+                    if self.inner.lock().last_call.elapsed() >= LOOK_AGAIN {
+                        self.call_next();
+                    }
+                    continue;
+                }
+            }
+            if let Some(placed) = place() {
+                // There may be room for more than one.
+                drop(turn);
+                self.call_next();
+                return Ok(placed);
+            }
+            turn.wait_on(since);
+        }
+    }
+
+    fn join(self: &Arc<Self>, priority: Priority, since: Instant) -> Result<Turn, NoPlace> {
+        let (sender, call) = oneshot::channel();
+        let mut inner = self.inner.lock();
+        if inner.queue.len() >= self.rules.most {
+            return Err(NoPlace::Full(inner.queue.len()));
+        }
+        let place = inner.queue.join(priority, Waiter { call: sender, since });
+        // Alone, it might have come just after the last one left.
+        let alone = inner.queue.len() == 1 && inner.called == 0;
+        drop(inner);
+        if alone {
+            self.call_next();
+        }
+        Ok(Turn { room: self.clone(), place, call, called: false })
+    }
+
+    /// There may be room: whoever is next may look.
+    pub fn call_next(&self) {
+        let mut inner = self.inner.lock();
+        inner.last_call = Instant::now();
+        while let Some((_, waiter)) = inner.queue.call() {
+            // One that is just going away does not hear it.
+            if waiter.call.send(()).is_ok() {
+                inner.called += 1;
+                return;
+            }
+        }
+    }
+
+    /// Who waits, by priority.
+    pub fn waiting(&self) -> [Waiting; 3] {
+        let inner = self.inner.lock();
+        Priority::ALL.map(|priority| {
+            let waiters = inner.queue.waiting(priority);
+            let requests = waiters.len();
+            let oldest = waiters.map(|waiter| waiter.since.elapsed()).max().unwrap_or_default();
+            Waiting { requests, oldest }
+        })
+    }
+}
+
+/// A place in the room. Given up when it is dropped.
+#[derive(Debug)]
+struct Turn {
+    room: Arc<WaitingRoom>,
+    place: Place,
+    call: oneshot::Receiver<()>,
+    called: bool,
+}
+
+impl Turn {
+    /// Called for nothing: back to where it was.
+    fn wait_on(&mut self, since: Instant) {
+        let (sender, call) = oneshot::channel();
+        let mut inner = self.room.inner.lock();
+        inner.called -= 1;
+        inner.queue.rejoin(self.place, Waiter { call: sender, since });
+        drop(inner);
+        (self.call, self.called) = (call, false);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut inner = self.room.inner.lock();
+        if !self.called && inner.queue.leave(self.place).is_some() {
+            return;
+        }
+        // It had its turn. If it leaves without having used it, the turn is the next one's.
+        inner.called -= 1;
+        let unused = !self.called;
+        drop(inner);
+        if unused {
+            self.room.call_next();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use proptest::prelude::*;
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    const RULES: WaitingRules =
+        WaitingRules { most: 1000, patience: Duration::from_secs(60), weights: [4.0, 2.0, 1.0] };
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        LocalSet::new().block_on(&runtime.unwrap(), future)
+    }
+
+    async fn settle() {
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_number_and_in_time() {
+        run(async {
+            let room = WaitingRoom::new(WaitingRules { most: 2, patience: Duration::from_secs(3), ..RULES });
+            let never = || -> Option<()> { None };
+            let waiters: Vec<_> = (0..2)
+                .map(|_| {
+                    let room = room.clone();
+                    tokio::task::spawn_local(async move { room.placed(Priority::Normal, never).await })
+                })
+                .collect();
+            settle().await;
+            assert_eq!(room.placed(Priority::High, never).await, Err(NoPlace::Full(2)));
+            assert_eq!(room.waiting()[1].requests, 2);
+            for waiter in waiters {
+                assert_eq!(waiter.await.unwrap(), Err(NoPlace::TooLong(3000)));
+            }
+            assert_eq!(room.waiting(), Default::default());
+            assert!(!room.occupied());
+        });
+    }
+
+    #[test]
+    fn a_client_that_leaves_takes_its_place_along_and_hands_on_its_turn() {
+        run(async {
+            let room = WaitingRoom::new(RULES);
+            let free = Rc::new(Cell::new(0));
+            let take = |free: Rc<Cell<i32>>| move || (free.get() > 0).then(|| free.set(free.get() - 1));
+            let spawn = || {
+                let (room, take) = (room.clone(), take(free.clone()));
+                tokio::task::spawn_local(async move { room.placed(Priority::Normal, take).await })
+            };
+            let [first, second] = [spawn(), spawn()];
+            settle().await;
+            assert_eq!(room.waiting()[1].requests, 2);
+            // Called and gone before it looks.
+            free.set(1);
+            room.call_next();
+            first.abort();
+            settle().await;
+            assert_eq!(second.await.unwrap(), Ok(()));
+            assert!(!room.occupied());
+        });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        /// Whatever comes, ends and goes away: once everything has settled, nobody waits while a slot is free, and every slot
+        /// taken is somebody's.
+        #[test]
+        fn nobody_waits_while_there_is_room(
+            slots in 1_usize..6,
+            steps in prop::collection::vec((0_u8..4, 0_usize..3, any::<prop::sample::Index>()), 1..120),
+        ) {
+            run(async move {
+                let room = WaitingRoom::new(RULES);
+                let taken = Rc::new(Cell::new(0_usize));
+                let mut requests = Vec::new();
+                for (step, class, index) in steps {
+                    match step {
+                        0 | 1 => {
+                            let (room, taken) = (room.clone(), taken.clone());
+                            let (end, ended) = oneshot::channel::<()>();
+                            let task = tokio::task::spawn_local(async move {
+                                let take = || (taken.get() < slots).then(|| Slot(taken.clone(), room.clone())).inspect(|_| {
+                                    taken.set(taken.get() + 1);
+                                });
+                                let _slot = room.placed(Priority::ALL[class], take).await.unwrap();
+                                let _ = ended.await;
+                            });
+                            requests.push((task, end));
+                        }
+                        // Over, if it was placed; its client goes away.
+                        2 if !requests.is_empty() => {
+                            let (task, end) = requests.swap_remove(index.index(requests.len()));
+                            let _ = end.send(());
+                            drop(task);
+                        }
+                        3 if !requests.is_empty() => {
+                            requests.swap_remove(index.index(requests.len())).0.abort();
+                        }
+                        _ => {}
+                    }
+                    settle().await;
+                    let waiting: usize = room.waiting().iter().map(|class| class.requests).sum();
+                    assert!(taken.get() <= slots);
+                    assert!(waiting == 0 || taken.get() == slots, "{waiting} wait, {} of {slots} taken", taken.get());
+                }
+                requests.iter().for_each(|(task, _)| task.abort());
+                settle().await;
+                assert_eq!((taken.get(), room.occupied()), (0, false));
+            });
+        }
+    }
+
+    struct Slot(Rc<Cell<usize>>, Arc<WaitingRoom>);
+
+    impl Drop for Slot {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() - 1);
+            self.1.call_next();
+        }
+    }
+}
