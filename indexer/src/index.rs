@@ -293,6 +293,12 @@ impl Index {
         self.worker(worker).map(|_| ())
     }
 
+    /// Blocks the worker is known to hold on its device.
+    pub fn held_blocks(&self, worker: WorkerId) -> usize {
+        let worker = self.registry.read().workers.get(&worker).cloned();
+        worker.and_then(|worker| Some(worker.live()?.blocks[Tier::Device.index()])).unwrap_or(0)
+    }
+
     /// Whether the worker is known to hold the block of this name on any tier; for audits.
     pub fn holds(&self, worker: WorkerId, id: EngineBlockId) -> bool {
         let worker = self.registry.read().workers.get(&worker).cloned();

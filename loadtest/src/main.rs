@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use kvlane_engine_adapters::sim::Calibration;
-use kvlane_loadtest::simulate::{self, Mode, Settings};
+use kvlane_loadtest::simulate::{self, Mode, SCENARIOS, Scenario, Settings, report};
 
 #[derive(Debug, Parser)]
 #[command(name = "kvlane-load", version, about = "Multi-turn load for KV-aware routing")]
@@ -29,7 +29,19 @@ struct Simulate {
     /// How requests are placed: round_robin, least_loaded, session, dynamo (the reference's plain cost), kvlane
     #[arg(long, value_delimiter = ',', default_value = "round_robin,dynamo,kvlane")]
     modes: Vec<Mode>,
-    /// Conversations at a time, one level after the other [default: 60,80,…,180]
+    /// A named deployment and workload, several, or all; see --list-scenarios
+    #[arg(long, value_delimiter = ',', default_value = "reference")]
+    scenario: Vec<String>,
+    /// Names the scenarios and stops
+    #[arg(long)]
+    list_scenarios: bool,
+    /// A trace in Mooncake's form, for the scenario `trace`
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
+    /// Prints Markdown
+    #[arg(long)]
+    markdown: bool,
+    /// Conversations at a time, one level after the other [default: the scenario's]
     #[arg(long, value_delimiter = ',')]
     levels: Option<Vec<usize>>,
     /// Sweeps to average [default: 6]
@@ -65,49 +77,46 @@ fn main() -> ExitCode {
 }
 
 fn simulate(arguments: &Simulate) -> anyhow::Result<()> {
-    let settings = settings(arguments)?;
-    if arguments.print_settings {
-        print!("{}", toml::to_string(&settings)?);
+    if arguments.list_scenarios {
+        SCENARIOS.iter().for_each(|scenario| println!("{:<18} {}", scenario.name, scenario.about));
         return Ok(());
     }
-    let rows = simulate::run(&settings, &arguments.modes, |done, of| {
-        eprint!("\r{done} of {of} sweeps");
-        let _ = std::io::stderr().flush();
-    })?;
-    eprintln!();
-    println!("simulated, {} engines `{}`, {} seeds", settings.workers, settings.engine.name, settings.seeds);
-    println!(
-        "mode         level  ttft p50/p95 ms    itl p50/p95 ms  e2e p50/p95 s   tok/s   req/s  hit %  spread  queue ms"
-    );
-    for row in &rows {
-        let figures = &row.figures;
-        println!(
-            "{:<12} {:>5}  {:>7.0} / {:<7.0}  {:>6.1} / {:<6.1}  {:>5.1} / {:<5.1}  {:>7.1}  {:>5.2}  {:>5.1}  {:>6.1}  {:>8.1}",
-            row.mode.name(),
-            row.level,
-            figures.ttft_p50_ms,
-            figures.ttft_p95_ms,
-            figures.itl_p50_ms,
-            figures.itl_p95_ms,
-            figures.e2e_p50_s,
-            figures.e2e_p95_s,
-            figures.tops,
-            figures.rps,
-            figures.hit_pct,
-            figures.inflight_spread_p95,
-            figures.queue_ms_mean,
-        );
+    let scenarios: Vec<Scenario> = if arguments.scenario.iter().any(|name| name == "all") {
+        // Without its file a trace cannot be replayed, and everything else can.
+        let usable = |scenario: &&Scenario| !scenario.needs_trace() || arguments.trace.is_some();
+        SCENARIOS.iter().filter(usable).copied().collect()
+    } else {
+        arguments.scenario.iter().map(|name| Scenario::find(name)).collect::<anyhow::Result<_>>()?
+    };
+    let mut all = Vec::new();
+    for scenario in scenarios {
+        let settings = settings(arguments, scenario)?;
+        if arguments.print_settings {
+            print!("{}", toml::to_string(&settings)?);
+            continue;
+        }
+        let rows = simulate::run(&settings, &arguments.modes, |done, of| {
+            eprint!("\r{}: {done} of {of} sweeps ", scenario.name);
+            let _ = std::io::stderr().flush();
+        })?;
+        eprintln!();
+        if arguments.markdown {
+            print!("{}", report::markdown(&scenario, &settings, &rows));
+        } else {
+            print!("{}", report::table(&scenario, &settings, &rows));
+        }
+        all.extend(rows.into_iter().map(|row| report::Named { scenario: scenario.name, row }));
     }
     if let Some(path) = &arguments.json {
         let file = std::fs::File::create(path).with_context(|| format!("--json {}", path.display()))?;
-        serde_json::to_writer_pretty(file, &rows)?;
+        serde_json::to_writer_pretty(file, &all)?;
     }
     Ok(())
 }
 
-/// Defaults, then the engine, then the file, then single settings, then the flags of their own.
-fn settings(arguments: &Simulate) -> anyhow::Result<Settings> {
-    let mut settings = Settings::reference()?;
+/// The scenario's, then the engine, then the file, then single settings, then the flags of their own.
+fn settings(arguments: &Simulate, scenario: Scenario) -> anyhow::Result<Settings> {
+    let mut settings = scenario.settings(&Settings::reference()?, arguments.trace.as_deref())?;
     if let Some(engine) = &arguments.engine {
         settings.engine = match std::fs::read_to_string(engine) {
             Ok(text) => Calibration::parse(engine, &text)?,

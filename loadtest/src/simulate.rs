@@ -9,6 +9,8 @@ mod front;
 mod lab;
 mod mode;
 mod open_load;
+pub mod report;
+mod scenarios;
 mod settings;
 mod stats;
 mod workload;
@@ -21,6 +23,7 @@ use serde::Serialize;
 use self::lab::Lab;
 pub use self::mode::Mode;
 use self::open_load::read_trace;
+pub use self::scenarios::{SCENARIOS, Scenario};
 pub use self::settings::Settings;
 use self::stats::Level;
 

@@ -23,13 +23,13 @@ use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{Found, Keeper, KeeperConfig, Served, Sight, WorkerState};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener};
+use crate::load_exchange::LoadExchange;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Pool, Preprocessor};
 use crate::proxy::breaker::BreakerConfig;
 use crate::proxy::{Body, Proxy};
-use crate::load_exchange::LoadExchange;
-use crate::memory::Memory;
-use crate::scheduling::{Peers, Policy, Scheduler, WaitingRules, Weights};
+use crate::scheduling::{Peers, Policy, Said, Scheduler, WaitingRules, Weights};
 use crate::telemetry::{Exporter, Tracer};
 
 /// Everything a request may need.
@@ -78,14 +78,14 @@ fn weights(routing: &Routing) -> Weights {
         KvPolicy::Kvlane => Weights::KVLANE,
         KvPolicy::Dynamo => Weights::DYNAMO,
     };
-    Weights {
-        overlap: routing.overlap_weight.unwrap_or(preset.overlap),
-        request: routing.request_weight.unwrap_or(preset.request),
-        home: routing.home_weight.unwrap_or(preset.home),
+    preset.but(Said {
+        overlap: routing.overlap_weight,
+        request: routing.request_weight,
+        waiting: routing.waiting_weight,
+        home: routing.home_weight,
         temperature: routing.temperature,
-        slot_guard: routing.slot_guard.unwrap_or(preset.slot_guard),
-        ..preset
-    }
+        slot_guard: routing.slot_guard,
+    })
 }
 
 /// How requests are placed, as the settings say it.

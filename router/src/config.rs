@@ -160,12 +160,14 @@ settings! {
         mode: Mode = "'kv'", flag "router-mode", value "MODE", env "ROUTER_MODE", env "DYN_ROUTER_MODE";
         /// How mode kv weighs: kvlane (slots, requests, blocks) or dynamo (the plain cost of Dynamo 0.9)
         policy: KvPolicy = "'kvlane'", flag "policy", value "POLICY";
-        /// Weight of blocks to compute against blocks in use; the policy's own when not given (4 and 1)
-        overlap_weight: Option<f64> = "''", flag "kv-overlap-score-weight", value "W",
+        /// Weight of blocks to compute against everything else, times the policy's own
+        overlap_weight: f64 = "1.0", flag "kv-overlap-score-weight", value "W",
             env "DYN_KV_OVERLAP_SCORE_WEIGHT", env "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT";
-        /// Blocks a request counts for, whatever its prompt; the policy's own when not given (60 and 0)
+        /// Blocks a request counts for, whatever its prompt; the policy's own when not given (360 and 0)
         request_weight: Option<f64> = "''";
-        /// Blocks the worker of a session's last request is ahead by; the policy's own when not given (120 and 0)
+        /// Blocks each request that waits for a slot counts for besides; the policy's own when not given (960 and 0)
+        waiting_weight: Option<f64> = "''";
+        /// Blocks the worker of a session's last request is ahead by; the policy's own when not given (1200 and 0)
         home_weight: Option<f64> = "''";
         /// Whether full workers are passed over while another has room; the policy's own when not given
         slot_guard: Option<bool> = "''";
@@ -199,7 +201,7 @@ settings! {
         /// Locks that lookups and events spread over
         shards: usize = "256";
         /// Seconds a placement counts as cached before events confirm it; 0 for not at all
-        predicted_ttl_s: u32 = "5", env "DYN_ROUTER_PREDICTED_TTL_SECS";
+        predicted_ttl_s: u32 = "0", env "DYN_ROUTER_PREDICTED_TTL_SECS";
         /// The same where no events come
         approximate_ttl_s: u32 = "120", env "DYN_ROUTER_TTL_SECS";
         /// Whether workers that report fewer cached tokens than they should are believed less and asked anew
@@ -319,8 +321,9 @@ impl Config {
     fn validate(&self, settings: &Settings) -> Result<(), ConfigError> {
         let refuse = |room, name, expected: &str| Err(settings.refuse(room, name, expected));
         for (name, weight) in [
-            ("overlap_weight", self.routing.overlap_weight),
+            ("overlap_weight", Some(self.routing.overlap_weight)),
             ("request_weight", self.routing.request_weight),
+            ("waiting_weight", self.routing.waiting_weight),
             ("home_weight", self.routing.home_weight),
             ("overflow", Some(self.routing.overflow)),
         ] {

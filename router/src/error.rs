@@ -104,7 +104,9 @@ impl RouterError {
             Self::BadRequest { .. } => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::UnknownModel { .. } | Self::UnknownPath { .. } | Self::NotFound { .. } => StatusCode::NOT_FOUND,
+            Self::UnknownModel { .. } | Self::UnknownPath { .. } | Self::NotFound { .. } => {
+                StatusCode::NOT_FOUND
+            }
             Self::MethodNotAllowed { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::NoWorker { .. } | Self::Full { .. } | Self::Busy { .. } | Self::Draining => {
                 StatusCode::SERVICE_UNAVAILABLE

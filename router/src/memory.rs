@@ -1,9 +1,11 @@
 //! Why requests went where they went: decisions as people read them, and those of late, for those who ask afterwards.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use kvlane_indexer::{Overlap, WorkerId};
-use quick_cache::sync::Cache;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -87,6 +89,7 @@ impl Explained {
                 "prefill_cost": ranked.cost.prefill,
                 "decode_cost": ranked.cost.decode,
                 "requests_cost": ranked.cost.requests,
+                "waiting_cost": ranked.cost.waiting,
                 "home_credit": ranked.cost.home,
                 "cost": ranked.cost.total(),
                 "barred": ranked.barred,
@@ -111,22 +114,41 @@ impl Explained {
 
 /// Decisions by their requests' ids; the oldest are forgotten.
 #[derive(Debug)]
-pub struct Memory(Option<Cache<u64, Arc<Explained>>>);
+pub struct Memory {
+    most: usize,
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    by_id: HashMap<u64, Arc<Explained>>,
+    order: VecDeque<u64>,
+}
 
 impl Memory {
     /// Of so many.
     pub fn new(decisions: usize) -> Self {
-        Self((decisions > 0).then(|| Cache::new(decisions)))
+        Self { most: decisions, ring: Mutex::default() }
     }
 
     /// `explained` is made only when it is kept.
     pub fn keep(&self, id: &[u8], explained: impl FnOnce() -> Explained) {
-        if let Some(cache) = &self.0 {
-            cache.insert(xxh3_64(id), Arc::new(explained()));
+        if self.most == 0 {
+            return;
+        }
+        let (id, explained) = (xxh3_64(id), Arc::new(explained()));
+        let mut ring = self.ring.lock();
+        if ring.by_id.insert(id, explained).is_none() {
+            ring.order.push_back(id);
+        }
+        if ring.order.len() > self.most
+            && let Some(oldest) = ring.order.pop_front()
+        {
+            ring.by_id.remove(&oldest);
         }
     }
 
     pub fn of(&self, id: &str) -> Option<Arc<Explained>> {
-        self.0.as_ref()?.get(&xxh3_64(id.as_bytes()))
+        self.ring.lock().by_id.get(&xxh3_64(id.as_bytes())).cloned()
     }
 }

@@ -170,7 +170,8 @@ impl Proxy {
                     ledger.status = Some(answer.head.status.as_u16());
                     let overlap = (ledger.placed.held_blocks, demand.blocks.len());
                     let metrics = self.metrics.clone();
-                    let settlement = Settlement::new(ledger, reservation, worker.clone(), metrics, journey.audits);
+                    let settlement =
+                        Settlement::new(ledger, reservation, worker.clone(), metrics, journey.audits);
                     let mut response = self.relay(answer, &payload, settlement, &worker).await;
                     if journey.names_worker {
                         name_worker(response.headers_mut(), &worker, overlap);
@@ -201,7 +202,8 @@ impl Proxy {
             let next = if ledger.attempts > self.retries { None } else { candidates.next(&served) };
             let Some(next) = next.filter(|_| self.budget.withdraw()) else { break failure };
             self.metrics.retried(failure.name());
-            reservation = self.scheduler.reserve(&demand, &overlap, next);
+            let now = self.scheduler.time(Instant::now());
+            reservation = self.scheduler.reserve(&demand, &overlap, next, now);
         };
         if let [alone] = &internal_errors[..] {
             alone.breaker.failed();

@@ -5,7 +5,6 @@
 mod support;
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use support::{engine, free_port, get, post, question, router, start, until};
+use support::{NatsServer, engine, get, post, question, router, start, until};
 
 fn url(worker: &Worker) -> String {
     format!("http://{}", worker.address())
@@ -127,30 +126,6 @@ async fn without_a_tokenizer_directory_engines_are_asked() {
         decision["chosen"]["held_blocks"].as_u64().unwrap() > 5
     })
     .await;
-}
-
-struct NatsServer(Child, u16);
-
-impl NatsServer {
-    fn start() -> Self {
-        let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/venv/bin/nats-server");
-        assert!(binary.exists(), "{} is missing, expected it from `make setup-clients`", binary.display());
-        let port = free_port();
-        let child = Command::new(binary)
-            .args(["-a", "127.0.0.1", "-p", &port.to_string()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self(child, port)
-    }
-}
-
-impl Drop for NatsServer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Nobody names a worker: its bridge announces it, and its events come the same way.

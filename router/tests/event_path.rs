@@ -71,7 +71,7 @@ async fn follow_up_turns_go_where_their_prompt_is_cached() {
 
 #[tokio::test]
 async fn an_explanation_has_every_term_and_places_nothing() {
-    let bed = Bed::new(3, &["--kv-overlap-score-weight", "2"]).await;
+    let bed = Bed::new(3, &["--kv-overlap-score-weight", "2", "--policy", "dynamo"]).await;
     let body = question("explain");
     bed.chat(&body).await;
     until("the events", || async { held(&bed, &body).await > 5 }).await;
@@ -99,7 +99,7 @@ async fn an_explanation_has_every_term_and_places_nothing() {
         .map(|worker| worker.address().to_string())
         .find(|name| best["worker"] == *name)
         .unwrap();
-    let drained = post(bed.admin(), &format!("/admin/workers/{name}/drain"), &json!({})).await;
+    let drained = post(bed.admin(), &format!("/admin/drain/{name}"), &json!({})).await;
     assert_eq!(drained.json()["state"], "draining");
     let decision = explained(&bed, &body).await;
     assert_eq!(
@@ -107,9 +107,9 @@ async fn an_explanation_has_every_term_and_places_nothing() {
         (&json!(name), &json!("draining"))
     );
     assert_ne!(decision["chosen"]["worker"], json!(name));
-    post(bed.admin(), &format!("/admin/workers/{name}/drain"), &json!({"draining": false})).await;
+    post(bed.admin(), &format!("/admin/drain/{name}"), &json!({"draining": false})).await;
     assert_eq!(explained(&bed, &body).await["chosen"]["worker"], json!(name));
-    let unknown = post(bed.admin(), "/admin/workers/nobody/drain", &json!({})).await;
+    let unknown = post(bed.admin(), "/admin/drain/nobody", &json!({})).await;
     assert_eq!(unknown.status, 400);
 }
 

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use kvlane_engine_adapters::sim::SimTime;
 use kvlane_indexer::{Index, IndexConfig, KvEvent, Overlap, Tick, WorkerId};
-use kvlane_router::scheduling::{
-    Demand, FairQueue, Load, Placement, Policy, Scheduler, SlotSense, Slots, Standing, Weights,
-};
+use kvlane_router::scheduling::{Demand, FairQueue, Load, Placement, Scheduler, SlotSense, Slots, Standing};
 
 use super::mode::Mode;
 use super::settings::{RouterSettings, Settings};
@@ -55,7 +53,7 @@ impl Front {
             others: vec![Load::default(); settings.workers],
             senses: vec![SlotSense::default(); settings.workers],
             events: router.events,
-            predicts: matches!(policy, Policy::Kv(Weights { predicts: true, .. })) || !router.events,
+            predicts: policy.sees_caches() && (router.predicted_ttl_s > 0 || !router.events),
             unconfirmed_life: router.approximate_ttl_s,
         }
     }
@@ -74,7 +72,10 @@ impl Front {
         let standing = |(n, shown): (usize, &Shown)| {
             let said = settings.slots_told.then(|| settings.slots.unwrap_or(shown.slots));
             let slots = self.senses[n].slots(said, since_start(now));
-            let wait = |run: usize| (run as f64 * settings.overflow).ceil() as usize;
+            let wait = |run: usize| {
+                let all = run.max(said.unwrap_or(0)) as f64;
+                (all * (1.0 + settings.overflow)).ceil() as usize - run
+            };
             Standing {
                 slots: slots.map(|run| Slots { run, wait: wait(run) }),
                 held_blocks: shown.held_blocks,
@@ -83,7 +84,8 @@ impl Front {
             }
         };
         let standings: Vec<Standing> = shown.iter().enumerate().map(standing).collect();
-        let placement = self.scheduler.place(demand, &self.overlap, &standings, draw).ok()?;
+        let placement =
+            self.scheduler.place(demand, &self.overlap, &standings, draw, since_start(now)).ok()?;
         if self.predicts {
             let life = (!self.events).then_some(self.unconfirmed_life);
             self.index.predict_for(placement.reservation.worker(), &demand.blocks, tick, life);
@@ -118,7 +120,7 @@ impl Front {
     }
 }
 
-fn since_start(now: SimTime) -> Duration {
+pub(super) fn since_start(now: SimTime) -> Duration {
     Duration::from_nanos(now.0)
 }
 

@@ -3,15 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use kvlane_engine_adapters::sim::{Calibration, Request, RequestId, SimEngine, SimTime, StepOutput};
 use kvlane_indexer::{KvEvent, SequenceHash};
 use kvlane_router::scheduling::{Demand, Load, Priority, Reservation};
-use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, LogNormal};
 
-use super::front::{Front, Shown, worker_id};
+use super::front::{Front, Shown, since_start, worker_id};
 use super::mode::Mode;
 use super::open_load::{Recorded, Replay, burst, burst_gap_ms, sibling_delay_ms};
 use super::settings::{Settings, Sharing, WorkloadKind};
@@ -83,6 +83,8 @@ struct Seen {
 pub(super) struct Lab<'a> {
     settings: &'a Settings,
     workload: Workload,
+    /// For everything that is not the workload, which is the same however requests are placed.
+    random: StdRng,
     replay: Option<Replay<'a>>,
     bursts: u64,
     workers: Vec<Worker>,
@@ -115,13 +117,15 @@ impl<'a> Lab<'a> {
             stepping: false,
         };
         let block_tokens = settings.engine.block_tokens;
-        let mut workload = Workload::new(&settings.workload, block_tokens, seed);
-        let placed = workload.random().random_range(0..settings.workers as u64);
+        let workload = Workload::new(&settings.workload, block_tokens, seed);
+        let mut random = StdRng::seed_from_u64(seed ^ 0x005E_ED0F_01A6);
+        let placed = random.random_range(0..settings.workers as u64);
         let replay = (settings.workload.kind == WorkloadKind::Trace)
             .then(|| Replay::new(trace, &settings.workload, block_tokens, settings.engine.kv_blocks));
         let mut lab = Self {
             settings,
             workload,
+            random,
             replay,
             bursts: seed << 16,
             workers: (0..settings.workers).map(worker).collect(),
@@ -302,7 +306,7 @@ impl<'a> Lab<'a> {
             answer_tokens: turn.answer_tokens,
             prompt,
             request: Some(request),
-            router: if routers > 1 { self.workload.random().random_range(0..routers) } else { 0 },
+            router: if routers > 1 { self.random.random_range(0..routers) } else { 0 },
             worker: 0,
             reservation: None,
             asked: self.now,
@@ -345,8 +349,9 @@ impl<'a> Lab<'a> {
             block_tokens: self.settings.engine.block_tokens,
             session: inflight.conversation.as_ref().filter(|_| self.sessions).map(Conversation::id),
             room: None,
+            arrived: since_start(inflight.asked),
         };
-        let draw = if self.turns { self.placed } else { self.workload.random().random() };
+        let draw = if self.turns { self.placed } else { self.random.random() };
         let front = &mut self.fronts[inflight.router];
         let Some(placement) = front.place(&self.settings.router, &demand, &shown, draw, self.now) else {
             return false;
@@ -442,7 +447,7 @@ impl<'a> Lab<'a> {
         }
         let base = outside.response_ms + outside.response_ms_per_inflight * self.workers[n].inflight as f64;
         let spread = LogNormal::new(0.0, outside.jitter);
-        base * spread.map_or(1.0, |spread| spread.sample(self.workload.random()))
+        base * spread.map_or(1.0, |spread| spread.sample(&mut self.random))
     }
 
     fn first_token(&mut self, number: u64) {
@@ -453,7 +458,7 @@ impl<'a> Lab<'a> {
         inflight.first_token = Some(self.now);
         let waited = self.now.ms_since(inflight.asked);
         if let Some(reservation) = &mut inflight.reservation {
-            reservation.first_token(Duration::from_secs_f64(waited / 1e3));
+            reservation.first_token(since_start(self.now));
         }
         self.seen.first_tokens.push_back((self.now, waited));
     }

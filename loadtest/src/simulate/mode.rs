@@ -23,14 +23,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub const ALL: [Self; 6] = [
-        Self::RoundRobin,
-        Self::LeastLoaded,
-        Self::Session,
-        Self::Dynamo,
-        Self::Kvlane,
-        Self::KvlaneSession,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::RoundRobin, Self::LeastLoaded, Self::Session, Self::Dynamo, Self::Kvlane, Self::KvlaneSession];
 
     pub fn name(self) -> &'static str {
         match self {

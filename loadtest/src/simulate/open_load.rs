@@ -139,7 +139,10 @@ mod tests {
         let settings = Settings::reference().unwrap().workload;
         let mut replay = Replay::new(&trace, &settings, 32, 10_000);
         let ((first, gap), (second, _)) = (replay.next(), replay.next());
-        assert_eq!((gap, first.prompt_tokens, first.blocks.len(), second.blocks.len()), (500.0, 1100, 35, 32));
+        assert_eq!(
+            (gap, first.prompt_tokens, first.blocks.len(), second.blocks.len()),
+            (500.0, 1100, 35, 32)
+        );
         let common = first.blocks.iter().zip(&second.blocks).take_while(|(one, other)| one == other).count();
         assert_eq!(common, 32, "two hashes of 512 tokens");
         std::fs::write(&dir, "{\"timestamp\": 1}").unwrap();

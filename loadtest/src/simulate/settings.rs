@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow, bail};
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_indexer::IndexConfig;
-use kvlane_router::scheduling::Weights;
+use kvlane_router::scheduling::{Said, Weights};
 use serde::{Deserialize, Serialize};
 
 /// More than any setting needs, and little enough that sums of them stay within the clock.
@@ -50,6 +50,7 @@ pub struct RouterSettings {
     /// The modes' own weights when not given.
     pub overlap_weight: Option<f64>,
     pub request_weight: Option<f64>,
+    pub waiting_weight: Option<f64>,
     pub home_weight: Option<f64>,
     pub slot_guard: Option<bool>,
     /// Slots the router is told a worker has; those it has when not given.
@@ -65,7 +66,7 @@ pub struct RouterSettings {
     pub events: bool,
     /// From an engine's step until the index knows of it.
     pub event_lag_ms: f64,
-    /// How long a placement counts as cached before events confirm it, and where none come.
+    /// How long a placement counts as cached before events confirm it (0 for not at all), and where none come.
     pub predicted_ttl_s: u32,
     pub approximate_ttl_s: u32,
 }
@@ -120,14 +121,14 @@ pub struct WorkloadSettings {
 impl RouterSettings {
     /// The weights of a mode that has some, and what was said instead.
     pub(super) fn weights(&self, preset: Weights) -> Weights {
-        Weights {
-            overlap: self.overlap_weight.unwrap_or(preset.overlap),
-            request: self.request_weight.unwrap_or(preset.request),
-            home: self.home_weight.unwrap_or(preset.home),
+        preset.but(Said {
+            overlap: self.overlap_weight.map_or(1.0, |weight| weight / preset.overlap),
+            request: self.request_weight,
+            waiting: self.waiting_weight,
+            home: self.home_weight,
             temperature: self.temperature,
-            slot_guard: self.slot_guard.unwrap_or(preset.slot_guard),
-            ..preset
-        }
+            slot_guard: self.slot_guard,
+        })
     }
 }
 
@@ -154,6 +155,7 @@ impl Settings {
                 probe_ms: 1000.0,
                 overlap_weight: None,
                 request_weight: None,
+                waiting_weight: None,
                 home_weight: None,
                 slot_guard: None,
                 slots: None,
@@ -163,7 +165,7 @@ impl Settings {
                 holdout: 0.0,
                 events: true,
                 event_lag_ms: 5.0,
-                predicted_ttl_s: 5,
+                predicted_ttl_s: 0,
                 approximate_ttl_s: 120,
             },
             workload: WorkloadSettings {
@@ -225,6 +227,7 @@ impl Settings {
             ("workload.think_s", self.workload.think_s),
             ("router.overlap_weight", self.router.overlap_weight.unwrap_or(0.0)),
             ("router.request_weight", self.router.request_weight.unwrap_or(0.0)),
+            ("router.waiting_weight", self.router.waiting_weight.unwrap_or(0.0)),
             ("router.home_weight", self.router.home_weight.unwrap_or(0.0)),
             ("router.overflow", self.router.overflow),
             ("router.temperature", self.router.temperature),

@@ -40,7 +40,7 @@ fn flags_win_over_environment_over_file_over_defaults() {
     };
     let load = |sources: &Sources| Config::load(sources).unwrap();
     let (config, settings) = load(&sources);
-    assert_eq!((config.routing.mode, config.routing.overlap_weight), (Mode::Random, Some(2.0)));
+    assert_eq!((config.routing.mode, config.routing.overlap_weight), (Mode::Random, 2.0));
     let origin = |settings: &Settings| {
         settings.all().find(|(knob, ..)| knob.key() == "routing.mode").unwrap().2.to_string()
     };
@@ -77,7 +77,7 @@ fn dynamos_names_are_understood() {
     };
     let (config, _) = Config::load(&sources).unwrap();
     assert_eq!((config.index.block_size, config.events.plane), (32, EventPlane::Zmq));
-    assert_eq!((config.routing.overlap_weight, config.routing.temperature), (Some(1.5), 0.25));
+    assert_eq!((config.routing.overlap_weight, config.routing.temperature), (1.5, 0.25));
     assert_eq!((config.server.port, config.server.body_limit_mib), (9000, 192));
     assert!(!config.routing.kv_events && config.events.nats_url.is_some());
 }
@@ -106,7 +106,7 @@ fn what_is_wrong_is_named_and_what_would_be_right() {
         (with_env(&[("DYN_EVENT_PLANE", "nats")]), "expected events.nats_url"),
         (
             with_file("[routing]\noverlap_weight = -1"),
-            "router.toml: `routing.overlap_weight` is -1, expected 0 or more (default '')",
+            "router.toml: `routing.overlap_weight` is -1, expected 0 or more (default 1.0)",
         ),
         (
             with_file("[routing]\noverlap_wait = 1"),

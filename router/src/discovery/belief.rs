@@ -129,7 +129,10 @@ mod tests {
         answers(640);
         assert!(!belief.takes_resync() && belief.trust() == 1.0);
         answers(320);
-        assert_eq!(belief.report(), BeliefReport { trust: 0.5, suspect: Some("events"), unseen: None, resyncs: 0 });
+        assert_eq!(
+            belief.report(),
+            BeliefReport { trust: 0.5, suspect: Some("events"), unseen: None, resyncs: 0 }
+        );
         assert!(belief.takes_resync() && !belief.takes_resync());
         answers(320);
         assert!(!belief.takes_resync(), "it was just built anew");

@@ -263,7 +263,6 @@ impl Keeper {
             max_model_len: facts.max_model_len,
             block_size: said.map(|size| size.tokens() as u32),
             kv_blocks: facts.kv_blocks,
-            slots: worker.spec.slots,
             ranks: if ranks.is_empty() { vec![0] } else { ranks },
             models: facts.models,
         };

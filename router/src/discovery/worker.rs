@@ -52,7 +52,6 @@ pub struct About {
     pub max_model_len: Option<usize>,
     pub block_size: Option<u32>,
     pub kv_blocks: Option<u64>,
-    pub slots: Option<u32>,
     /// Data-parallel ranks; one of them is addressed when there are several.
     pub ranks: Vec<u32>,
 }
@@ -211,7 +210,7 @@ impl Worker {
             let (running, waiting) = (running as usize, waiting as usize);
             let mut sense = self.sense.lock();
             sense.observe(running, waiting, now);
-            let said = self.about().slots.map(|slots| slots as usize);
+            let said = self.spec.slots.map(|slots| slots as usize);
             self.slots.store(sense.slots(said, now).unwrap_or(0), Ordering::Relaxed);
             // Ours and theirs are counted at slightly different times, so once proves nothing.
             let foreign = running.saturating_add(waiting).saturating_sub(ours);
@@ -250,11 +249,15 @@ impl Worker {
         let (instance, barred, about) = (self.instance, self.barred(), self.about());
         let ranks = about.ranks.len().max(1);
         // Slots are the engine's; its ranks share them evenly, and so they do what others have there.
+        let said = self.spec.slots.map_or(0, |slots| slots as usize);
         let slots = self.slots().map(|slots| {
+            // Who runs fewer than it could for a while takes as many as ever.
+            let most = slots.max(said).div_ceil(ranks) as f64 * (1.0 + sight.overflow);
             let run = slots.div_ceil(ranks);
-            Slots { run, wait: (run as f64 * sight.overflow).ceil() as usize }
+            Slots { run, wait: (most.ceil() as usize).saturating_sub(run) }
         });
-        let (foreign, trust, peers) = (self.foreign().div_ceil(ranks), self.belief.trust(), sight.peers.clone());
+        let (foreign, trust, peers) =
+            (self.foreign().div_ceil(ranks), self.belief.trust(), sight.peers.clone());
         (0..about.ranks.len()).map(move |n| {
             let worker = WorkerId::new(instance, about.ranks[n]);
             let told = peers.load(worker);

@@ -11,16 +11,17 @@ use kvlane_engine_adapters::process::since_1970;
 use kvlane_indexer::WorkerId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
-use super::completions::{Asker, prompt, read_either};
+use super::completions::{Asker, prompt, read_either, standings};
 use super::{exposition, json_answer, read_body, text};
 use crate::app::Router;
 use crate::config::{KvPolicy, Mode};
 use crate::discovery::Worker;
 use crate::error::RouterError;
+use crate::memory::Explained;
 use crate::openai::json_error;
 use crate::proxy::Body;
-use crate::memory::Explained;
 use crate::scheduling::Demand;
 
 pub(super) async fn answer(
@@ -154,10 +155,15 @@ fn mode(router: &Router) -> Value {
     json!({
         "mode": routing.mode,
         "policy": routing.policy,
-        "overlap_weight": weights.overlap,
-        "request_weight": weights.request,
-        "temperature": weights.temperature,
-        "home_weight": weights.home,
+        "overlap_weight": routing.overlap_weight,
+        "temperature": routing.temperature,
+        "cost": {
+            "prefill_block": weights.overlap,
+            "decode_block": 1.0,
+            "request": weights.request,
+            "waiting_request": weights.waiting,
+            "home": -weights.home,
+        },
         "slot_guard": weights.slot_guard,
         "lean": router.scheduler.safety().lean,
     })
@@ -188,11 +194,14 @@ async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError
     }
     if let Some(policy) = &asked.policy {
         let wrong = |expected: String| {
-            RouterError::bad_request("policy".to_owned(), format!("`policy` is {policy:?}, expected {expected}"))
+            RouterError::bad_request(
+                "policy".to_owned(),
+                format!("`policy` is {policy:?}, expected {expected}"),
+            )
         };
         routing.policy = policy.parse::<KvPolicy>().map_err(wrong)?;
-        (routing.overlap_weight, routing.request_weight) = (None, None);
-        (routing.home_weight, routing.slot_guard) = (None, None);
+        (routing.overlap_weight, routing.request_weight) = (1.0, None);
+        (routing.waiting_weight, routing.home_weight, routing.slot_guard) = (None, None, None);
     }
     for (name, value) in [
         ("overlap_weight", asked.overlap_weight),
@@ -205,7 +214,7 @@ async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError
             return Err(RouterError::bad_request(name.to_owned(), message));
         }
         match name {
-            "overlap_weight" => routing.overlap_weight = Some(value),
+            "overlap_weight" => routing.overlap_weight = value,
             "request_weight" => routing.request_weight = Some(value),
             _ => routing.temperature = value,
         }
@@ -261,8 +270,10 @@ async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) ->
         block_tokens: served.group.block_size.tokens(),
         session: session.map(|session| xxhash_rust::xxh3::xxh3_64(session.as_bytes())),
         room: None,
+        arrived: router.scheduler.time(Instant::now()),
     };
-    let decision = router.scheduler.explain(&demand, &overlap, &served.standings(&router.sight), 0);
+    let standings = standings(router, &served);
+    let decision = router.scheduler.explain(&demand, &overlap, &standings, 0, demand.arrived);
     let (mode, at) = (router.mode().name(), since_1970().as_secs_f64());
     let explained = Explained::new(&served, mode, &demand, prompt.exact, &overlap, &decision, at);
     Ok(explained.shown(&router.keeper.fleet()))

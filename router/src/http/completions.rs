@@ -22,7 +22,7 @@ use crate::metrics::Meter;
 use crate::openai::{ClientRequest, Endpoint, json_error};
 use crate::preprocess::{Blocks, Prompt};
 use crate::proxy::{Body, Journey, Ledger, Payload, PlacedBy, passed_on};
-use crate::scheduling::{Decision, Demand, Placement, Priority};
+use crate::scheduling::{Decision, Demand, Placement, Priority, Standing};
 use crate::telemetry::{REQUEST_ID, RequestId, Span, TRACEPARENT};
 
 /// An error, and whether a meter has counted it.
@@ -85,7 +85,7 @@ pub(super) async fn answer(
         unconfirmed_life: router.config.index.approximate_ttl_s,
         names_worker: router.config.routing.decision_headers,
         audits: router.config.index.audit,
-        predicts: router.weights().predicts,
+        predicts: router.config.index.predicted_ttl_s > 0,
     };
     router.proxy.forward(journey).await.map_err(|error| Refused { error, metered: true })
 }
@@ -116,6 +116,7 @@ async fn place(
         block_tokens: served.group.block_size.tokens(),
         session: asker.session.as_ref().map(|session| xxh3_64(session.as_bytes())),
         room: Some(served.group.room.clone()),
+        arrived: router.scheduler.time(arrived),
     };
     let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
     let asked = Instant::now();
@@ -125,7 +126,8 @@ async fn place(
         let looked = Instant::now();
         let overlap = router.index.overlap(&demand.blocks, router.clock.tick());
         let found = Instant::now();
-        let placed = router.scheduler.place(&demand, &overlap, &served.standings(&router.sight), draw);
+        let (standings, now) = (standings(router, served), router.scheduler.time(found));
+        let placed = router.scheduler.place(&demand, &overlap, &standings, draw, now);
         took = (found - looked, found.elapsed());
         match placed {
             Err(decision) if decision.must_wait() => None,
@@ -154,6 +156,17 @@ async fn place(
     };
     tracing::debug!(model = served.name, decision = ?placement.decision, "placed");
     Ok((demand, overlap, placement))
+}
+
+/// Everyone who serves the model, as far as the policy wants to know them.
+pub(super) fn standings(router: &Router, served: &Served) -> Vec<Standing> {
+    let mut standings = served.standings(&router.sight);
+    if router.scheduler.policy().compares_trees() {
+        for standing in &mut standings {
+            standing.held_blocks = router.index.held_blocks(standing.worker);
+        }
+    }
+    standings
 }
 
 /// Longer names of conversations are cut in the log.

@@ -245,8 +245,7 @@ fn waiting(router: &Router, out: &mut Exposition) {
         let each = bases().flat_map(|served| {
             let waiting = served.group.room.waiting();
             Priority::ALL.into_iter().zip(waiting).map(move |(priority, waiting)| {
-                let labels =
-                    vec![("model", served.name.clone()), ("priority", priority.name().to_owned())];
+                let labels = vec![("model", served.name.clone()), ("priority", priority.name().to_owned())];
                 (labels, waiting)
             })
         });

@@ -40,7 +40,7 @@ impl Settlement {
 
     pub(super) fn tokens(&mut self, count: u64, now: Instant) {
         if self.ledger.meter.tokens(count, now) {
-            self.reservation.first_token(self.ledger.meter.elapsed());
+            self.reservation.first_token(self.reservation.time(now));
         }
         self.reservation.grew(count as usize);
     }

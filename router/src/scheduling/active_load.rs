@@ -3,16 +3,57 @@
 //! Prefill load ends at the first token, block load with the request. Blocks are counted twice over: distinct ones, a
 //! prompt that several requests share once, as the reference's cost has it; and all of them, every request's own prompt
 //! and what it has been answered so far.
+//!
+//! What is to be computed before first tokens is computed in the order it came, at a speed that is learnt: so much of
+//! it is left as the time since has not sufficed for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use kvlane_indexer::SequenceHash;
 
+/// Stands for one request's prefill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u64);
+
 #[derive(Clone, Debug, Default)]
 pub struct ActiveLoad {
     requests: usize,
-    prefill_tokens: usize,
     blocks: HashMap<SequenceHash, u32>,
     total_blocks: usize,
+    /// Prompts without a first token yet, as they came: tokens to compute.
+    pending: VecDeque<(Ticket, usize)>,
+    pending_tokens: usize,
+    /// Since when the first of them is being computed.
+    since: Duration,
+    tickets: u64,
+}
+
+/// How fast a worker computes prompts, learnt from those that were long enough to tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PrefillSpeed {
+    tokens: f64,
+    seconds: f64,
+}
+
+/// Shorter ones take as long as a step does, whatever they have.
+const TELLING_TOKENS: usize = 512;
+/// How much each prompt forgets of those before.
+const KEPT: f64 = 0.9;
+
+impl PrefillSpeed {
+    fn learn(&mut self, tokens: usize, took: Duration) {
+        if tokens >= TELLING_TOKENS {
+            self.tokens = KEPT * self.tokens + tokens as f64;
+            self.seconds = KEPT * self.seconds + took.as_secs_f64();
+        }
+    }
+
+    /// Tokens computed in so long; none while nothing is known.
+    fn computes(self, time: Duration) -> usize {
+        if self.seconds > 0.0 { (self.tokens / self.seconds * time.as_secs_f64()) as usize } else { 0 }
+    }
 }
 
 impl ActiveLoad {
@@ -22,7 +63,12 @@ impl ActiveLoad {
 
     /// Prompt tokens placed here whose first answer token has not come yet, cached ones not counted.
     pub fn prefill_tokens(&self) -> usize {
-        self.prefill_tokens
+        self.pending_tokens
+    }
+
+    /// What is left of them by now.
+    pub fn prefill_left(&self, speed: PrefillSpeed, now: Duration) -> usize {
+        self.pending_tokens.saturating_sub(speed.computes(now.saturating_sub(self.since)))
     }
 
     /// Distinct prompt blocks in use.
@@ -43,16 +89,37 @@ impl ActiveLoad {
     }
 
     /// A request was placed here.
-    pub fn add(&mut self, prompt: &[SequenceHash], prefill_tokens: usize) {
+    pub fn add(&mut self, prompt: &[SequenceHash], prefill_tokens: usize, now: Duration) -> Ticket {
         self.requests += 1;
-        self.prefill_tokens += prefill_tokens;
         self.total_blocks += prompt.len();
         prompt.iter().for_each(|hash| *self.blocks.entry(*hash).or_default() += 1);
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        if self.pending.is_empty() {
+            self.since = now;
+        }
+        self.pending.push_back((ticket, prefill_tokens));
+        self.pending_tokens += prefill_tokens;
+        ticket
     }
 
-    /// Its first token came: what it had to compute is computed.
-    pub fn prefilled(&mut self, prefill_tokens: usize) {
-        self.prefill_tokens = self.prefill_tokens.saturating_sub(prefill_tokens);
+    /// Its first token came: what it had to compute is computed, and those before it are as well as done.
+    pub fn prefilled(&mut self, ticket: Ticket, speed: &mut PrefillSpeed, now: Duration) {
+        let first = self.pending.front().is_some_and(|(first, _)| *first == ticket);
+        if let Some(tokens) = self.give_up(ticket) {
+            if first {
+                speed.learn(tokens, now.saturating_sub(self.since));
+            }
+            self.since = now;
+        }
+    }
+
+    /// It will have none. Tokens that were to be computed.
+    pub fn give_up(&mut self, ticket: Ticket) -> Option<usize> {
+        let at = self.pending.iter().position(|(pending, _)| *pending == ticket)?;
+        let (_, tokens) = self.pending.remove(at)?;
+        self.pending_tokens -= tokens;
+        Some(tokens)
     }
 
     /// Its answer filled more blocks.
@@ -83,15 +150,33 @@ mod tests {
     fn shared_blocks_count_once_until_the_last_request_is_over() {
         let path = |own: u64| vec![SequenceHash(1), SequenceHash(2), SequenceHash(own)];
         let mut load = ActiveLoad::default();
-        load.add(&path(10), 96);
-        load.add(&path(20), 32);
+        let ticket = load.add(&path(10), 96, Duration::ZERO);
+        load.add(&path(20), 32, Duration::ZERO);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&path(30))), (2, 128, 5));
         load.grew(2);
         assert_eq!((load.blocks(), load.total_blocks()), (4, 8));
-        load.prefilled(96);
+        load.prefilled(ticket, &mut PrefillSpeed::default(), Duration::ZERO);
         load.remove(&path(10), 2);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&[])), (1, 32, 3));
         load.remove(&path(20), 0);
         assert_eq!((load.blocks_with(&[]), load.total_blocks()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_to_be_computed_dwindles_at_the_speed_learnt() {
+        let at = Duration::from_millis;
+        let (mut load, mut speed) = (ActiveLoad::default(), PrefillSpeed::default());
+        let first = load.add(&[], 4000, at(0));
+        assert_eq!(load.prefill_left(speed, at(400)), 4000, "nothing is known of its speed");
+        load.prefilled(first, &mut speed, at(500));
+        assert_eq!(load.prefill_left(speed, at(500)), 0);
+        let [second, third] = [load.add(&[], 4000, at(1000)), load.add(&[], 2000, at(1100))];
+        assert_eq!(load.prefill_left(speed, at(1250)), 4000);
+        assert_eq!(load.prefill_left(speed, at(9000)), 0);
+        assert_eq!(load.prefill_tokens(), 6000);
+        // What came after it is begun then, and one that leaves takes its own along.
+        load.prefilled(second, &mut speed, at(1500));
+        assert_eq!(load.prefill_left(speed, at(1500)), 2000);
+        assert_eq!((load.give_up(third), load.give_up(third), load.prefill_tokens()), (Some(2000), None, 0));
     }
 }

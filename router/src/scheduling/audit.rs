@@ -72,7 +72,10 @@ impl Cause {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// It holds less than was said. Believe this share.
-    Suspect { trust: f64, cause: Cause },
+    Suspect {
+        trust: f64,
+        cause: Cause,
+    },
     /// It holds more than was said.
     Unseen(Cause),
     Agrees,
@@ -176,7 +179,10 @@ mod tests {
         assert_eq!(judged(Answered { reported: 0, ..GOOD }), suspect(0.0, Cause::NoCaching));
         assert_eq!(judged(Answered { reported: 160, ..GOOD }), suspect(0.5, Cause::Events));
         assert_eq!(judged(Answered { reported: 80, ..GOOD }), suspect(0.25, Cause::BlockSize));
-        assert_eq!(judged(Answered { reported: 80, prompt_there: 410, ..GOOD }), suspect(0.25, Cause::Template));
+        assert_eq!(
+            judged(Answered { reported: 80, prompt_there: 410, ..GOOD }),
+            suspect(0.25, Cause::Template)
+        );
         assert_eq!(judged(Answered { predicted: 0, ..GOOD }), Verdict::Unseen(Cause::Salt));
         assert_eq!(
             judged(Answered { predicted: 0, prompt_there: 401, ..GOOD }),

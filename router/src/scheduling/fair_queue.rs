@@ -72,7 +72,8 @@ pub struct FairQueue<T> {
 impl<T> FairQueue<T> {
     /// Weights by priority, each above zero.
     pub fn new(weights: [f64; 3]) -> Self {
-        let class = |weight: f64| Class { weight: weight.max(f64::MIN_POSITIVE), due: 0.0, waiting: BTreeMap::new() };
+        let class =
+            |weight: f64| Class { weight: weight.max(f64::MIN_POSITIVE), due: 0.0, waiting: BTreeMap::new() };
         Self { classes: weights.map(class), numbers: 0, now: 0.0 }
     }
 
@@ -138,7 +139,9 @@ mod tests {
     fn classes_share_by_weight_and_nobody_jumps_the_queue_within_one() {
         let mut queue = FairQueue::new([4.0, 2.0, 1.0]);
         for n in 0..70 {
-            Priority::ALL.iter().for_each(|priority| drop(queue.join(*priority, n)));
+            for priority in Priority::ALL {
+                queue.join(priority, n);
+            }
         }
         let mut served: [Vec<i32>; 3] = Default::default();
         for _ in 0..70 {
@@ -150,9 +153,14 @@ mod tests {
         assert!(served.iter().all(|class| class.is_sorted()));
         // A class that comes late has saved nothing up.
         let mut queue = FairQueue::new([1.0, 1.0, 1.0]);
-        (0..50).for_each(|n| drop(queue.join(Priority::Low, n)));
-        (0..20).for_each(|_| drop(queue.call()));
-        (0..50).for_each(|n| drop(queue.join(Priority::High, n)));
+        for n in 0..50 {
+            queue.join(Priority::Low, n);
+        }
+        let first: Vec<_> = (0..20).map_while(|_| queue.call()).collect();
+        assert_eq!(first.len(), 20);
+        for n in 0..50 {
+            queue.join(Priority::High, n);
+        }
         let high = (0..20).filter(|_| queue.call().unwrap().0.priority() == Priority::High).count();
         assert!((9..=11).contains(&high), "{high} of 20");
     }

@@ -95,7 +95,8 @@ impl SafetyNet {
         if by_load.count < WINDOW || by_cache.count < WINDOW {
             return;
         }
-        let apart = (by_cache.mean - by_load.mean) / (by_cache.variance() + by_load.variance()).sqrt().max(1e-9);
+        let apart =
+            (by_cache.mean - by_load.mean) / (by_cache.variance() + by_load.variance()).sqrt().max(1e-9);
         let slower = by_cache.mean > MARGIN * by_load.mean && apart > CERTAIN;
         *state = State {
             judged: state.judged + 1,
@@ -167,7 +168,7 @@ mod tests {
         let held = draws.clone().filter(|draw| net.holds_out(*draw)).count();
         assert!((800..1200).contains(&held), "{held} of 50000");
         let off = SafetyNet::new(0.0);
-        assert!(!draws.clone().any(|draw| off.holds_out(draw)));
+        assert!(!{ draws }.any(|draw| off.holds_out(draw)));
         windows(&off, 2, 900, 1);
         assert_eq!((off.lean(), off.report().judged), (1.0, 0));
     }

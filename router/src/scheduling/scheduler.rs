@@ -12,8 +12,9 @@ use hashbrown::HashMap;
 use kvlane_indexer::{Overlap, SequenceHash, WorkerId};
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
+use tokio::time::Instant;
 
-use super::active_load::ActiveLoad;
+use super::active_load::{ActiveLoad, PrefillSpeed, Ticket};
 use super::safety_net::{SafetyNet, SafetyReport};
 use super::selector::{Barred, Candidate, Decision, Policy, Slots, Weights, select};
 use super::waiting_room::WaitingRoom;
@@ -29,6 +30,8 @@ pub struct Demand {
     pub session: Option<u64>,
     /// Who waits for what this request leaves behind.
     pub room: Option<Arc<WaitingRoom>>,
+    /// When it came, counted from any moment as all times here are.
+    pub arrived: Duration,
 }
 
 /// A worker that could be chosen, or why not.
@@ -67,11 +70,22 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Scheduler {
     policy: ArcSwap<Policy>,
-    loads: Mutex<HashMap<WorkerId, ActiveLoad>>,
+    loads: Mutex<Loads>,
     /// Where each session's last request went; the least recently used are forgotten.
     homes: Cache<u64, WorkerId>,
     net: SafetyNet,
+    started: Instant,
 }
+
+#[derive(Debug, Default)]
+struct Loads {
+    busy: HashMap<WorkerId, ActiveLoad>,
+    /// How fast workers compute prompts, of those that have.
+    speeds: HashMap<WorkerId, PrefillSpeed>,
+}
+
+/// More than there are workers.
+const MOST_SPEEDS: usize = 1 << 16;
 
 /// A decision with the load of its chosen worker reserved.
 #[derive(Debug)]
@@ -89,7 +103,13 @@ impl Scheduler {
             loads: Mutex::default(),
             homes: Cache::new(sessions),
             net: SafetyNet::new(holdout),
+            started: Instant::now(),
         })
+    }
+
+    /// An instant, as times are counted here by whoever has no clock of his own.
+    pub fn time(&self, instant: Instant) -> Duration {
+        instant.saturating_duration_since(self.started)
     }
 
     pub fn policy(&self) -> Policy {
@@ -102,8 +122,15 @@ impl Scheduler {
     }
 
     /// What would be decided now. Nothing is reserved.
-    pub fn explain(&self, demand: &Demand, overlap: &Overlap, standings: &[Standing], draw: u64) -> Decision {
-        self.decide(&self.loads.lock(), demand, overlap, standings, draw, false)
+    pub fn explain(
+        &self,
+        demand: &Demand,
+        overlap: &Overlap,
+        standings: &[Standing],
+        draw: u64,
+        now: Duration,
+    ) -> Decision {
+        self.decide(&self.loads.lock(), demand, overlap, standings, Moment { draw, now, held_out: false })
     }
 
     /// Chooses a worker and reserves its load. A decision without a choice when there is nobody to choose.
@@ -113,39 +140,47 @@ impl Scheduler {
         overlap: &Overlap,
         standings: &[Standing],
         draw: u64,
+        now: Duration,
     ) -> Result<Placement, Decision> {
         let held_out = self.policy().sees_caches() && self.net.holds_out(draw);
         let mut loads = self.loads.lock();
-        let decision = self.decide(&loads, demand, overlap, standings, draw, held_out);
+        let decision = self.decide(&loads, demand, overlap, standings, Moment { draw, now, held_out });
         let Some(worker) = decision.chosen() else { return Err(decision) };
-        let mut reservation = self.book(&mut loads, demand, overlap, worker);
+        let mut reservation = self.book(&mut loads, demand, overlap, worker, now);
         drop(loads);
         reservation.held_out = Some(held_out);
         Ok(Placement { decision, reservation })
     }
 
     /// Reserves a given worker: the next one of a decision whose first choice failed.
-    pub fn reserve(self: &Arc<Self>, demand: &Demand, overlap: &Overlap, worker: WorkerId) -> Reservation {
-        self.book(&mut self.loads.lock(), demand, overlap, worker)
+    pub fn reserve(
+        self: &Arc<Self>,
+        demand: &Demand,
+        overlap: &Overlap,
+        worker: WorkerId,
+        now: Duration,
+    ) -> Reservation {
+        self.book(&mut self.loads.lock(), demand, overlap, worker, now)
     }
 
     fn book(
         self: &Arc<Self>,
-        loads: &mut HashMap<WorkerId, ActiveLoad>,
+        loads: &mut Loads,
         demand: &Demand,
         overlap: &Overlap,
         worker: WorkerId,
+        now: Duration,
     ) -> Reservation {
         demand.session.into_iter().for_each(|session| self.homes.insert(session, worker));
         let prefill_tokens = demand.prompt_tokens.saturating_sub(cached(demand, overlap, worker, 1.0));
-        loads.entry(worker).or_default().add(&demand.blocks, prefill_tokens);
+        let ticket = loads.busy.entry(worker).or_default().add(&demand.blocks, prefill_tokens, now);
         Reservation {
             scheduler: self.clone(),
             worker,
             blocks: demand.blocks.clone(),
             block_tokens: demand.block_tokens.max(1),
-            prefill_tokens,
-            prefilled: false,
+            prefill: Some(ticket),
+            arrived: demand.arrived,
             last_block_tokens: demand.prompt_tokens.saturating_sub(demand.blocks.len() * demand.block_tokens),
             answer_blocks: 0,
             held_out: None,
@@ -155,28 +190,30 @@ impl Scheduler {
 
     fn decide(
         &self,
-        loads: &HashMap<WorkerId, ActiveLoad>,
+        loads: &Loads,
         demand: &Demand,
         overlap: &Overlap,
         standings: &[Standing],
-        draw: u64,
-        held_out: bool,
+        moment: Moment,
     ) -> Decision {
+        let Moment { draw, now, held_out } = moment;
         let policy = match self.policy() {
             Policy::Kv(weights) if held_out => Policy::Kv(weights.by_load_alone()),
             Policy::Kv(weights) => Policy::Kv(weights.leaning(self.net.lean())),
             other => other,
         };
-        let smaller_tree = matches!(policy, Policy::Kv(Weights { smaller_tree: true, .. }));
+        let smaller_tree = policy.compares_trees();
+        let drains = matches!(policy, Policy::Kv(Weights { drains: true, .. }));
         let block_tokens = demand.block_tokens.max(1) as f64;
         let idle = ActiveLoad::default();
         let home = demand.session.and_then(|session| self.homes.get(&session));
         let candidate = |standing: &Standing| {
-            let (load, others) = (loads.get(&standing.worker).unwrap_or(&idle), standing.others);
+            let (load, others) = (loads.busy.get(&standing.worker).unwrap_or(&idle), standing.others);
+            let speed = loads.speeds.get(&standing.worker).copied().filter(|_| drains).unwrap_or_default();
             let cached = cached(demand, overlap, standing.worker, standing.trust);
-            let prefill_tokens =
-                (demand.prompt_tokens.saturating_sub(cached) + load.prefill_tokens())
-                    .saturating_add(others.prefill_tokens);
+            let prefill_tokens = (demand.prompt_tokens.saturating_sub(cached)
+                + load.prefill_left(speed, now))
+            .saturating_add(others.prefill_tokens);
             Candidate {
                 worker: standing.worker,
                 prefill_blocks: prefill_tokens as f64 / block_tokens,
@@ -193,18 +230,26 @@ impl Scheduler {
     }
 
     pub fn load(&self, worker: WorkerId) -> Load {
-        self.loads.lock().get(&worker).map_or_else(Load::default, Load::of)
+        self.loads.lock().busy.get(&worker).map_or_else(Load::default, Load::of)
     }
 
     /// Every worker that is busy, and what with.
     pub fn loads(&self) -> Vec<(WorkerId, Load)> {
-        self.loads.lock().iter().map(|(worker, load)| (*worker, Load::of(load))).collect()
+        self.loads.lock().busy.iter().map(|(worker, load)| (*worker, Load::of(load))).collect()
     }
 
     /// How placement by cache does beside placement by load.
     pub fn safety(&self) -> SafetyReport {
         self.net.report()
     }
+}
+
+/// What a decision depends on besides the workers.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    draw: u64,
+    now: Duration,
+    held_out: bool,
 }
 
 impl Load {
@@ -232,7 +277,11 @@ impl Load {
 /// Prompt tokens the worker is believed to have cached.
 fn cached(demand: &Demand, overlap: &Overlap, worker: WorkerId, trust: f64) -> usize {
     let blocks = overlap.of(worker).expected() as usize;
-    if trust < 1.0 { (blocks as f64 * trust) as usize * demand.block_tokens } else { blocks * demand.block_tokens }
+    if trust < 1.0 {
+        (blocks as f64 * trust) as usize * demand.block_tokens
+    } else {
+        blocks * demand.block_tokens
+    }
 }
 
 /// Load that one request puts on one worker, for as long as this lives.
@@ -242,8 +291,9 @@ pub struct Reservation {
     worker: WorkerId,
     blocks: Arc<[SequenceHash]>,
     block_tokens: usize,
-    prefill_tokens: usize,
-    prefilled: bool,
+    /// Until its first token.
+    prefill: Option<Ticket>,
+    arrived: Duration,
     /// Tokens in the block being filled, and blocks the answer has filled.
     last_block_tokens: usize,
     answer_blocks: usize,
@@ -257,20 +307,34 @@ impl Reservation {
         self.worker
     }
 
-    /// The first token came after so long: nothing is left to compute before it.
-    pub fn first_token(&mut self, waited: Duration) {
-        if let Some(held_out) = self.held_out.filter(|_| !self.prefilled) {
-            self.scheduler.net.observe(held_out, waited);
-        }
-        self.begins();
+    /// An instant, as times are counted here.
+    pub fn time(&self, instant: Instant) -> Duration {
+        self.scheduler.time(instant)
     }
 
-    /// Something of the answer came, after a time that says nothing.
+    /// The first token came: nothing is left to compute before it.
+    pub fn first_token(&mut self, now: Duration) {
+        let Some(ticket) = self.prefill.take() else { return };
+        let mut loads = self.scheduler.loads.lock();
+        let Loads { busy, speeds } = &mut *loads;
+        if let Some(load) = busy.get_mut(&self.worker) {
+            if speeds.len() >= MOST_SPEEDS && !speeds.contains_key(&self.worker) {
+                speeds.clear();
+            }
+            load.prefilled(ticket, speeds.entry(self.worker).or_default(), now);
+        }
+        drop(loads);
+        if let Some(held_out) = self.held_out {
+            self.scheduler.net.observe(held_out, now.saturating_sub(self.arrived));
+        }
+    }
+
+    /// Something of the answer came, at a time that says nothing of how long its prompt took.
     pub fn begins(&mut self) {
-        if !std::mem::replace(&mut self.prefilled, true)
-            && let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker)
+        if let Some(ticket) = self.prefill.take()
+            && let Some(load) = self.scheduler.loads.lock().busy.get_mut(&self.worker)
         {
-            load.prefilled(self.prefill_tokens);
+            load.give_up(ticket);
         }
     }
 
@@ -281,7 +345,7 @@ impl Reservation {
         if filled > 0 {
             self.last_block_tokens %= self.block_tokens;
             self.answer_blocks += filled;
-            if let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker) {
+            if let Some(load) = self.scheduler.loads.lock().busy.get_mut(&self.worker) {
                 load.grew(filled);
             }
         }
@@ -291,14 +355,12 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         let mut loads = self.scheduler.loads.lock();
-        if let Some(load) = loads.get_mut(&self.worker) {
-            if !self.prefilled {
-                load.prefilled(self.prefill_tokens);
-            }
+        if let Some(load) = loads.busy.get_mut(&self.worker) {
+            self.prefill.and_then(|ticket| load.give_up(ticket));
             load.remove(&self.blocks, self.answer_blocks);
             // Workers come and go; an idle one needs no entry.
             if load.requests() == 0 {
-                loads.remove(&self.worker);
+                loads.busy.remove(&self.worker);
             }
         }
         drop(loads);
@@ -310,6 +372,8 @@ impl Drop for Reservation {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::scheduling::Weights;
 
@@ -322,6 +386,7 @@ mod tests {
             block_tokens: 32,
             session: None,
             room: None,
+            arrived: Duration::ZERO,
         }
     }
 
@@ -332,7 +397,8 @@ mod tests {
     #[test]
     fn what_is_reserved_is_given_back_at_first_token_and_on_drop() {
         let scheduler = Scheduler::new(KV, 64, 0.0);
-        let placed = scheduler.place(&demand(10), &Overlap::default(), &standings(1), 0).unwrap();
+        let placed =
+            scheduler.place(&demand(10), &Overlap::default(), &standings(1), 0, Duration::ZERO).unwrap();
         let mut reservation = placed.reservation;
         let worker = reservation.worker();
         let load = |requests, prefill_tokens, blocks, total_blocks| {
@@ -348,12 +414,12 @@ mod tests {
         reservation.grew(1);
         reservation.grew(64);
         load(1, 0, 10, 13);
-        let second = scheduler.reserve(&demand(12), &Overlap::default(), worker);
+        let second = scheduler.reserve(&demand(12), &Overlap::default(), worker, Duration::ZERO);
         load(2, 389, 12, 25);
         drop(reservation);
         drop(second);
         assert_eq!(scheduler.load(worker), Load::default());
-        assert!(scheduler.loads.lock().is_empty());
+        assert!(scheduler.loads.lock().busy.is_empty());
     }
 
     /// Two requests that arrive at once do not both see the same idle worker.
@@ -363,14 +429,14 @@ mod tests {
         let placed: Vec<Placement> = (0..6)
             .map(|n| {
                 let own = Demand { blocks: [SequenceHash(100 + n)].into(), ..demand(1) };
-                scheduler.place(&own, &Overlap::default(), &standings(3), n).unwrap()
+                scheduler.place(&own, &Overlap::default(), &standings(3), n, Duration::ZERO).unwrap()
             })
             .collect();
         for n in 0..3 {
             assert_eq!(scheduler.load(WorkerId::new(n, 0)).requests, 2);
         }
         drop(placed);
-        assert!(scheduler.place(&demand(1), &Overlap::default(), &[], 0).is_err());
+        assert!(scheduler.place(&demand(1), &Overlap::default(), &[], 0, Duration::ZERO).is_err());
     }
 
     #[test]
@@ -378,7 +444,10 @@ mod tests {
         let scheduler = Scheduler::new(Policy::Session, 64, 0.0);
         let demand = |session| Demand { session: Some(session), ..demand(2) };
         let place = |session: u64, draw: u64| {
-            scheduler.place(&demand(session), &Overlap::default(), &standings(3), draw).unwrap().reservation
+            scheduler
+                .place(&demand(session), &Overlap::default(), &standings(3), draw, Duration::ZERO)
+                .unwrap()
+                .reservation
         };
         let homes: Vec<_> = (0..6).map(|session| place(session, session)).collect();
         for n in 0..3 {
@@ -392,10 +461,63 @@ mod tests {
     #[test]
     fn explaining_reserves_nothing() {
         let scheduler = Scheduler::new(KV, 64, 0.0);
-        let decision = scheduler.explain(&demand(4), &Overlap::default(), &standings(2), 0);
+        let decision = scheduler.explain(&demand(4), &Overlap::default(), &standings(2), 0, Duration::ZERO);
         assert_eq!(decision.ranked.len(), 2);
         assert_eq!(scheduler.load(WorkerId::new(0, 0)), Load::default());
         scheduler.set_policy(Policy::RoundRobin);
         assert_eq!(scheduler.policy(), Policy::RoundRobin);
+    }
+
+    proptest! {
+        /// Whatever is placed, begins, grows and ends, in any order: what live reservations took is what the counters say.
+        #[test]
+        fn reservations_add_up_to_the_counters(
+            steps in prop::collection::vec((0_u8..6, 0_u64..4, 1_usize..12, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let scheduler = Scheduler::new(Policy::Kv(Weights::KVLANE), 64, 0.1);
+            let mut live: Vec<(Reservation, usize, usize, usize, usize)> = Vec::new();
+            for (n, (step, topic, blocks, index)) in steps.into_iter().enumerate() {
+                let now = Duration::from_millis(n as u64 * 7);
+                let one = if live.is_empty() { 0 } else { index.index(live.len()) };
+                match step {
+                    0..=2 => {
+                        let hashes: Arc<[SequenceHash]> =
+                            (0..blocks as u64).map(|at| SequenceHash(topic * 1000 + at)).collect();
+                        let tokens = blocks * 32 + 5;
+                        let demand = Demand { blocks: hashes, prompt_tokens: tokens, ..demand(1) };
+                        let placed = scheduler.place(&demand, &Overlap::default(), &standings(3), n as u64, now);
+                        live.push((placed.unwrap().reservation, blocks, tokens, 5, 0));
+                    }
+                    3 if !live.is_empty() => {
+                        let (reservation, _, pending, ..) = &mut live[one];
+                        reservation.first_token(now);
+                        *pending = 0;
+                    }
+                    4 if !live.is_empty() => {
+                        let (reservation, _, _, partial, grown) = &mut live[one];
+                        reservation.grew(blocks * 9);
+                        *partial += blocks * 9;
+                        *grown += *partial / 32;
+                        *partial %= 32;
+                    }
+                    5 if !live.is_empty() => drop(live.swap_remove(one)),
+                    _ => {}
+                }
+                for worker in (0..3).map(|worker| WorkerId::new(worker, 0)) {
+                    let mine = || live.iter().filter(|(reservation, ..)| reservation.worker() == worker);
+                    let distinct: std::collections::HashSet<SequenceHash> =
+                        mine().flat_map(|(reservation, ..)| reservation.blocks.iter().copied()).collect();
+                    let expected = Load {
+                        requests: mine().count(),
+                        prefill_tokens: mine().map(|(_, _, pending, ..)| pending).sum(),
+                        blocks: distinct.len(),
+                        total_blocks: mine().map(|(_, blocks, _, _, grown)| blocks + grown).sum(),
+                    };
+                    prop_assert_eq!(scheduler.load(worker), expected);
+                }
+            }
+            live.clear();
+            prop_assert!(scheduler.loads.lock().busy.is_empty());
+        }
     }
 }

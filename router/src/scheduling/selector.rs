@@ -20,14 +20,16 @@ pub enum Policy {
     Kv(Weights),
 }
 
-/// How a cost is made: `overlap * prefill_blocks + decode_blocks + request * active_requests`, less `home` where the
-/// session was last.
+/// How a cost is made: `overlap * prefill_blocks + decode_blocks + request * active_requests`, and `waiting` for each
+/// request that waits for a slot there, less `home` where the session was last.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     pub overlap: f64,
     /// Blocks that a request counts for, whatever its prompt. Requests that share a prompt add few blocks to a worker,
     /// and each of them a sequence to every step.
     pub request: f64,
+    /// Blocks that each request beyond a worker's slots counts for besides.
+    pub waiting: f64,
     /// Blocks that the worker of the session's last request is ahead by. What a conversation was answered there is cached
     /// there, and what will be asked next is best asked there too.
     pub home: f64,
@@ -35,10 +37,28 @@ pub struct Weights {
     pub temperature: f64,
     /// Whether a worker whose slots are all taken is passed over while another has room.
     pub slot_guard: bool,
-    /// Whether a worker counts as holding what was just placed there, before its events say so.
-    pub predicts: bool,
+    /// Whether prefill that waits ahead dwindles with time, as it is computed, or counts whole until its first token.
+    pub drains: bool,
     /// Whether equal costs go to whoever holds least.
     pub smaller_tree: bool,
+}
+
+/// Weights somebody chose; a policy's own where there is none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Said {
+    /// Times the policy's own: 1 changes nothing, whatever the policy.
+    pub overlap: f64,
+    pub request: Option<f64>,
+    pub waiting: Option<f64>,
+    pub home: Option<f64>,
+    pub temperature: f64,
+    pub slot_guard: Option<bool>,
+}
+
+impl Default for Said {
+    fn default() -> Self {
+        Self { overlap: 1.0, request: None, waiting: None, home: None, temperature: 0.0, slot_guard: None }
+    }
 }
 
 impl Weights {
@@ -46,22 +66,38 @@ impl Weights {
     pub const DYNAMO: Self = Self {
         overlap: 1.0,
         request: 0.0,
+        waiting: 0.0,
         home: 0.0,
         temperature: 0.0,
         slot_guard: false,
-        predicts: false,
+        drains: false,
         smaller_tree: true,
     };
     /// Ours, chosen over several workloads (see `benches/POLICY.md`).
     pub const KVLANE: Self = Self {
-        overlap: 4.0,
-        request: 60.0,
-        home: 120.0,
+        overlap: 32.0,
+        request: 360.0,
+        waiting: 960.0,
+        home: 1200.0,
         temperature: 0.0,
         slot_guard: true,
-        predicts: true,
+        drains: true,
         smaller_tree: false,
     };
+
+    /// These, with what was said instead.
+    #[must_use]
+    pub fn but(self, said: Said) -> Self {
+        Self {
+            overlap: self.overlap * said.overlap,
+            request: said.request.unwrap_or(self.request),
+            waiting: said.waiting.unwrap_or(self.waiting),
+            home: said.home.unwrap_or(self.home),
+            temperature: said.temperature,
+            slot_guard: said.slot_guard.unwrap_or(self.slot_guard),
+            ..self
+        }
+    }
 
     /// For requests that others are compared with: the one with fewest requests.
     #[must_use]
@@ -72,7 +108,8 @@ impl Weights {
     /// As they are, or leaning towards load: `lean` 1 changes nothing, 0 leaves load alone.
     #[must_use]
     pub fn leaning(self, lean: f64) -> Self {
-        let request = self.request.max((1.0 - lean) * Self::KVLANE.request);
+        let own = Self::KVLANE.request / Self::KVLANE.overlap * self.overlap;
+        let request = self.request.max((1.0 - lean) * own);
         Self { overlap: self.overlap * lean, home: self.home * lean, request, ..self }
     }
 }
@@ -81,6 +118,11 @@ impl Policy {
     /// Whether draws are turns, counted up, instead of random bits.
     pub fn takes_turns(&self) -> bool {
         matches!(self, Self::RoundRobin)
+    }
+
+    /// Whether how much a worker holds decides between equals.
+    pub fn compares_trees(&self) -> bool {
+        matches!(self, Self::Kv(Weights { smaller_tree: true, .. }))
     }
 
     /// Whether what workers have cached matters.
@@ -139,13 +181,14 @@ pub struct Cost {
     pub prefill: f64,
     pub decode: f64,
     pub requests: f64,
+    pub waiting: f64,
     /// What being the session's last worker takes off.
     pub home: f64,
 }
 
 impl Cost {
     pub fn total(self) -> f64 {
-        self.prefill + self.decode + self.requests - self.home
+        self.prefill + self.decode + self.requests + self.waiting - self.home
     }
 }
 
@@ -153,6 +196,11 @@ impl Candidate {
     /// Its slots are taken.
     fn full(&self) -> bool {
         self.slots.is_some_and(|slots| self.active_requests >= slots.run)
+    }
+
+    /// Requests that would wait for a slot there, this one included.
+    fn waiting(&self) -> usize {
+        self.slots.map_or(0, |slots| (self.active_requests + 1).saturating_sub(slots.run))
     }
 
     /// And so are the places to wait.
@@ -204,6 +252,7 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
             prefill: weights.overlap * candidate.prefill_blocks,
             decode: candidate.decode_blocks,
             requests: weights.request * candidate.active_requests as f64,
+            waiting: weights.waiting * candidate.waiting() as f64,
             home: if candidate.home { weights.home } else { 0.0 },
         },
         active_requests: candidate.active_requests,
@@ -424,11 +473,63 @@ mod tests {
         // Nor a place to wait: none is chosen, until a request is over.
         candidates.iter_mut().for_each(|candidate| candidate.active_requests = 6);
         let decision = select(&guarded, &candidates, 0);
-        assert!(decision.must_wait() && decision.barred.iter().all(|one| one.barred == Some(Barred::Crowded)));
+        assert!(
+            decision.must_wait() && decision.barred.iter().all(|one| one.barred == Some(Barred::Crowded))
+        );
         assert_eq!(select(&KV, &candidates, 0).ranked.len(), 3);
         // Without a number of slots nobody is ever full.
         candidates.iter_mut().for_each(|candidate| candidate.slots = None);
         assert_eq!(order(&select(&guarded, &candidates, 0)), [1, 3, 2]);
+    }
+
+    /// Pearson's test: how often each worker is drawn, against the softmax of costs normalised to their range.
+    #[test]
+    fn draws_follow_the_softmax() {
+        let mut random = 7_u64;
+        let mut next = || {
+            // SplitMix64.
+            random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (random ^ random >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            mixed ^ mixed >> 31
+        };
+        let costs = [40.0, 55.0, 70.0, 100.0, 160.0];
+        let candidates: Vec<_> =
+            costs.iter().enumerate().map(|(n, cost)| candidate(n as u64, *cost, 0.0)).collect();
+        for temperature in [0.1, 0.5, 2.0] {
+            let policy = Policy::Kv(Weights { temperature, ..Weights::DYNAMO });
+            let (mut seen, draws) = ([0.0_f64; 5], 40_000);
+            for _ in 0..draws {
+                seen[order(&select(&policy, &candidates, next()))[0] as usize] += 1.0;
+            }
+            let weight = |cost: f64| (-(cost - 40.0) / (120.0 * temperature)).exp();
+            let sum: f64 = costs.iter().map(|cost| weight(*cost)).sum();
+            let apart = |(seen, cost): (&f64, &f64)| {
+                let expected = f64::from(draws) * weight(*cost) / sum;
+                (seen - expected).powi(2) / expected
+            };
+            let chi_squared: f64 = seen.iter().zip(&costs).map(apart).sum();
+            // Four degrees of freedom: one in a thousand is above this.
+            assert!(chi_squared < 18.47, "temperature {temperature}: {chi_squared}, {seen:?}");
+        }
+        // Equal costs are equally likely, and the least likely draw is somebody, too.
+        let equal = [candidate(0, 9.0, 0.0), candidate(1, 9.0, 0.0)];
+        let policy = Policy::Kv(Weights { temperature: 1.0, ..Weights::DYNAMO });
+        let first = (0..10_000).filter(|_| order(&select(&policy, &equal, next()))[0] == 0).count();
+        assert!((4_800..5_200).contains(&first), "{first} of 10000");
+        assert_eq!(select(&policy, &candidates, u64::MAX).ranked.len(), 5);
+    }
+
+    #[test]
+    fn what_is_said_takes_the_place_of_a_policys_own() {
+        assert_eq!(Weights::KVLANE.but(Said::default()), Weights::KVLANE);
+        let said = Said { overlap: 2.0, request: Some(5.0), temperature: 0.5, ..Said::default() };
+        let said = Weights::DYNAMO.but(said);
+        assert_eq!((said.overlap, said.request, said.waiting, said.temperature), (2.0, 5.0, 0.0, 0.5));
+        // Leaning takes the cache's weight away, and gives requests some where they have none.
+        assert_eq!(Weights::KVLANE.leaning(1.0), Weights::KVLANE);
+        let load = Weights::DYNAMO.leaning(0.0);
+        assert_eq!((load.overlap, load.home, load.request), (0.0, 0.0, 11.25));
     }
 
     #[test]

@@ -244,7 +244,7 @@ mod tests {
             for waiter in waiters {
                 assert_eq!(waiter.await.unwrap(), Err(NoPlace::TooLong(3000)));
             }
-            assert_eq!(room.waiting(), Default::default());
+            assert_eq!(room.waiting(), [Waiting::default(); 3]);
             assert!(!room.occupied());
         });
     }

@@ -7,6 +7,8 @@
 mod workers;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -152,4 +154,29 @@ pub(crate) async fn rest(mut response: Response<Incoming>) -> String {
         text.push_str(&part);
     }
     text
+}
+
+/// A real NATS server on a port of its own.
+pub(crate) struct NatsServer(Child, pub(crate) u16);
+
+impl NatsServer {
+    pub(crate) fn start() -> Self {
+        let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/venv/bin/nats-server");
+        assert!(binary.exists(), "{} is missing, expected it from `make setup-clients`", binary.display());
+        let port = free_port();
+        let child = Command::new(binary)
+            .args(["-a", "127.0.0.1", "-p", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child, port)
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
