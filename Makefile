@@ -54,6 +54,11 @@ test: setup setup-clients
 bench: setup
 	$(CARGO) bench --locked -p kvlane-benches
 
+## tables of benches/POLICY.md on standard output; TRACE=FILE for a Mooncake-format trace (simulated, some minutes)
+policy: setup
+	cargo run --release --quiet -p kvlane-loadtest --bin kvlane-load -- simulate --scenario all --markdown \
+		--modes round_robin,least_loaded,session,dynamo,kvlane,kvlane_session $(if $(TRACE),--trace $(TRACE))
+
 bench-peer: setup
 	$(CARGO) test --locked --release -p kvlane-benches --features peer --test peer_hashes --test peer_events
 	$(CARGO) bench --locked -p kvlane-benches --features peer --bench beside

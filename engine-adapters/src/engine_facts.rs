@@ -178,10 +178,10 @@ impl EngineFacts {
                     self.kv_blocks = label(labels, "num_gpu_blocks").and_then(|blocks| blocks.parse().ok());
                 }
                 "vllm:num_requests_running" | "sglang:num_running_reqs" | "trtllm_num_requests_running" => {
-                    self.running = Some(self.running.unwrap_or(0) + value as u64);
+                    self.running = Some(self.running.unwrap_or(0).saturating_add(value as u64));
                 }
                 "vllm:num_requests_waiting" | "sglang:num_queue_reqs" | "trtllm_num_requests_waiting" => {
-                    self.waiting = Some(self.waiting.unwrap_or(0) + value as u64);
+                    self.waiting = Some(self.waiting.unwrap_or(0).saturating_add(value as u64));
                 }
                 "vllm:kv_cache_usage_perc" | "sglang:token_usage" | "trtllm_kv_cache_utilization" => {
                     self.kv_usage = Some(value);

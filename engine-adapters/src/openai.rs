@@ -24,6 +24,7 @@ pub struct GenerateRequest {
     pub n: Option<i64>,
     pub seed: Option<i64>,
     pub logprobs: Option<Logprobs>,
+    pub prompt_logprobs: Option<i64>,
     pub top_logprobs: Option<i64>,
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,

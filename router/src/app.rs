@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
-use crate::discovery::{Found, Keeper, KeeperConfig, Served, Sight, WorkerState};
+use crate::discovery::{Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener};
 use crate::load_exchange::LoadExchange;
@@ -244,16 +244,16 @@ impl App {
         let finder = ModelFinder::new(&config.model)?;
         let routing = &config.routing;
         let scheduler = Scheduler::new(policy(routing), routing.max_sessions, routing.holdout);
-        let keeper = Keeper::new(
-            keeper_config(&config),
-            index.clone(),
+        let peers = Arc::new(Peers::new(config.events.max_routers, config.workers.max.saturating_mul(8)));
+        let tools = KeeperTools {
+            index: index.clone(),
             clock,
             finder,
-            metrics.clone(),
-            scheduler.clone(),
-            stop.clone(),
-        );
-        let peers = Arc::new(Peers::new(config.events.max_routers, config.workers.max.saturating_mul(8)));
+            metrics: metrics.clone(),
+            scheduler: scheduler.clone(),
+            peers: peers.clone(),
+        };
+        let keeper = Keeper::new(keeper_config(&config), tools, stop.clone());
         let tokenizer = &config.tokenizer;
         let pool = Pool::new(tokenizer.threads, tokenizer.long_bytes, tokenizer.max_waiting);
         let exporter = config.log.otlp_endpoint.as_ref().map(|endpoint| {

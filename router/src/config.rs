@@ -327,12 +327,24 @@ impl Config {
             ("home_weight", self.routing.home_weight),
             ("overflow", Some(self.routing.overflow)),
         ] {
-            if weight.is_some_and(|weight| !(weight.is_finite() && weight >= 0.0)) {
-                return refuse("routing", name, "0 or more");
+            if weight.is_some_and(|weight| !(0.0..=1e6).contains(&weight)) {
+                return refuse("routing", name, "0 to 1000000");
             }
         }
         if !(self.routing.temperature.is_finite() && self.routing.temperature >= 0.0) {
             return refuse("routing", "temperature", "0 or more");
+        }
+        for (name, value) in [
+            ("queue_max", self.routing.queue_max),
+            ("max_sessions", self.routing.max_sessions),
+            ("remembered_decisions", self.routing.remembered_decisions),
+        ] {
+            if value > 1 << 24 {
+                return refuse("routing", name, "at most 16777216");
+            }
+        }
+        if self.events.share_load_ms > 1000 {
+            return refuse("events", "share_load_ms", "1 to 1000");
         }
         if !(0.0..=0.5).contains(&self.routing.holdout) {
             return refuse("routing", "holdout", "a share between 0 and 0.5");

@@ -12,5 +12,5 @@ mod worker;
 
 pub use self::belief::BeliefReport;
 pub use self::fleet::{Fleet, Group, Served};
-pub use self::keeper::{Found, Keeper, KeeperConfig};
+pub use self::keeper::{Found, Keeper, KeeperConfig, KeeperTools};
 pub use self::worker::{About, EngineLoad, Sight, Worker, WorkerState};

@@ -29,15 +29,18 @@ impl LoadExchange {
     pub async fn run(self) {
         // Who we are, among routers: told apart from our own words.
         let router = rand::random::<u64>();
-        let mut heard = loop {
+        loop {
             match self.client.subscribe(self.subject.clone()).await {
-                Ok(heard) => break heard,
-                Err(error) => {
-                    tracing::warn!(%error, "other routers cannot be heard; trying again");
-                    tokio::time::sleep(WHOLE).await;
-                }
+                Ok(heard) => self.exchange(heard, router).await,
+                Err(error) => tracing::warn!(%error, "other routers cannot be heard; trying again"),
             }
-        };
+            self.peers.forget();
+            tokio::time::sleep(WHOLE).await;
+        }
+    }
+
+    /// Until the subscription ends.
+    async fn exchange(&self, mut heard: async_nats::Subscriber, router: u64) {
         let mut told = Told::default();
         let mut last_whole: Option<Instant> = None;
         let mut ticks = tokio::time::interval(self.every);
@@ -50,12 +53,13 @@ impl LoadExchange {
                 }
                 _ = ticks.tick() => {
                     let now = Instant::now();
-                    self.peers.expire(now);
+                    self.peers.settle(now);
                     let whole = last_whole.is_none_or(|last| now - last >= WHOLE);
                     if whole {
                         last_whole = Some(now);
                     }
-                    let Some(report) = told.report(router, self.scheduler.loads(), whole) else { continue };
+                    let loads = self.scheduler.loads(self.scheduler.time(now));
+                    let Some(report) = told.report(router, loads, whole) else { continue };
                     let Ok(message) = serde_json::to_vec(&report) else { continue };
                     // While the server is away nothing is kept: the next whole report says it all.
                     if self.client.connection_state() == async_nats::connection::State::Connected {

@@ -138,9 +138,11 @@ impl Memory {
         }
         let (id, explained) = (xxh3_64(id), Arc::new(explained()));
         let mut ring = self.ring.lock();
-        if ring.by_id.insert(id, explained).is_none() {
-            ring.order.push_back(id);
+        if ring.by_id.insert(id, explained).is_some() {
+            // A client that uses one id twice asks about the last time.
+            ring.order.retain(|other| *other != id);
         }
+        ring.order.push_back(id);
         if ring.order.len() > self.most
             && let Some(oldest) = ring.order.pop_front()
         {

@@ -33,12 +33,12 @@ pub use self::settlement::Settlement;
 pub use self::sse::SseWatch;
 pub use self::upstream::Upstreams;
 use crate::config::Proxy as ProxySettings;
-use crate::discovery::{Served, Worker};
+use crate::discovery::{Served, Sight, Worker};
 use crate::error::{Failure, RouterError};
 use crate::index_feed::Feeds;
 use crate::metrics::{Metrics, Outcome};
 use crate::openai::ClientRequest;
-use crate::scheduling::{Barred, Decision, Demand, Placement, Scheduler};
+use crate::scheduling::{Barred, Demand, Placement, Reservation, Scheduler};
 
 /// Everything that sends requests on shares one of these.
 #[derive(Debug)]
@@ -100,14 +100,22 @@ pub struct Journey {
     pub overlap: Overlap,
     pub placement: Placement,
     pub ledger: Ledger,
-    /// How long a placement counts as cached where no events will confirm it.
-    pub unconfirmed_life: u32,
+    pub expects: Expects,
     /// Whether the answer names its worker.
     pub names_worker: bool,
-    /// Whether what the worker reports is held against what the index said.
-    pub audits: bool,
-    /// Whether a placement counts as cached until events say so.
-    pub predicts: bool,
+    /// Whether what the worker reports as cached may be held against what the index said.
+    pub audited: bool,
+    /// For placing it again.
+    pub sight: Sight,
+}
+
+/// What is expected of a worker's cache before its events speak.
+#[derive(Clone, Copy, Debug)]
+pub struct Expects {
+    /// Whether a placement counts as cached where events will confirm it.
+    pub confirmed: bool,
+    /// How long it does where none will.
+    pub unconfirmed_life: u32,
 }
 
 /// Retries are counted over this long.
@@ -142,22 +150,22 @@ impl Proxy {
 
     /// Has the request answered. Errors are for the client; its worker's answer, be it an error, is a response.
     pub async fn forward(&self, journey: Journey) -> Result<Response<Body>, RouterError> {
-        let Journey { payload, headers, served, demand, overlap, placement, mut ledger, .. } = journey;
+        let Journey { payload, headers, served, demand, mut overlap, placement, mut ledger, .. } = journey;
         self.budget.deposit();
-        // What of the decision has not been tried; the first one is reserved already.
-        let mut candidates = Candidates::of(&placement.decision);
         let mut reservation = placement.reservation;
+        let mut tried: Vec<u64> = Vec::new();
         // Who answered with a 5xx. If several do, the request is to blame and not they.
         let mut internal_errors: Vec<Arc<Worker>> = Vec::new();
         let failure = loop {
             let id = reservation.worker();
-            candidates.tried(id);
+            tried.push(id.instance);
             let Some(worker) = served.worker(id).cloned() else { break Failure::Connect };
-            let (life, predicts) = (journey.unconfirmed_life, journey.predicts);
-            self.note_placement(&worker, id, &demand, &overlap, life, predicts);
+            let confirmed = self.note_placement(&worker, id, &demand, &overlap, &journey.expects);
             ledger.attempts += 1;
             ledger.worker = Some((worker.name.clone(), id));
             ledger.placed.held_blocks = overlap.of(id).device as usize;
+            ledger.placed.audited = journey.audited && confirmed;
+            ledger.placed.epoch = worker.belief.epoch();
             // The place of a half-open breaker is taken here, and given back by whatever happens next.
             worker.breaker.sending();
             let trial = Trial(&worker);
@@ -168,13 +176,12 @@ impl Proxy {
                     drop(trial);
                     internal_errors.iter().for_each(|worker| worker.breaker.failed());
                     ledger.status = Some(answer.head.status.as_u16());
-                    let overlap = (ledger.placed.held_blocks, demand.blocks.len());
+                    let held = (ledger.placed.held_blocks, demand.blocks.len());
                     let metrics = self.metrics.clone();
-                    let settlement =
-                        Settlement::new(ledger, reservation, worker.clone(), metrics, journey.audits);
+                    let settlement = Settlement::new(ledger, reservation, worker.clone(), metrics);
                     let mut response = self.relay(answer, &payload, settlement, &worker).await;
                     if journey.names_worker {
-                        name_worker(response.headers_mut(), &worker, overlap);
+                        name_worker(response.headers_mut(), &worker, held);
                     }
                     return Ok(response);
                 }
@@ -182,7 +189,6 @@ impl Proxy {
                 None => break Failure::ShuttingDown,
             };
             drop(trial);
-            drop(reservation);
             match failure {
                 // A worker that says it is full is well.
                 Failure::Status(429 | 503) => {}
@@ -199,11 +205,19 @@ impl Proxy {
                 attempts = ledger.attempts,
                 "attempt failed"
             );
-            let next = if ledger.attempts > self.retries { None } else { candidates.next(&served) };
-            let Some(next) = next.filter(|_| self.budget.withdraw()) else { break failure };
+            if ledger.attempts > self.retries {
+                break failure;
+            }
+            // Decided anew: what was known at the beginning may be long over.
+            overlap = self.index.overlap(&demand.blocks, self.clock.tick());
+            let Some(next) = self.place_elsewhere(&demand, &overlap, &served, &journey.sight, &tried) else {
+                break failure;
+            };
+            if !self.budget.withdraw() {
+                break failure;
+            }
             self.metrics.retried(failure.name());
-            let now = self.scheduler.time(Instant::now());
-            reservation = self.scheduler.reserve(&demand, &overlap, next, now);
+            reservation = next;
         };
         if let [alone] = &internal_errors[..] {
             alone.breaker.failed();
@@ -216,24 +230,43 @@ impl Proxy {
         Err(error)
     }
 
-    /// Until its events say so, the worker is expected to hold what it is sent.
+    /// The best of those that were not asked yet. A request that failed once does not wait again.
+    fn place_elsewhere(
+        &self,
+        demand: &Demand,
+        overlap: &Overlap,
+        served: &Served,
+        sight: &Sight,
+        tried: &[u64],
+    ) -> Option<Reservation> {
+        let mut standings = served.standings(sight);
+        for standing in standings.iter_mut().filter(|standing| tried.contains(&standing.worker.instance)) {
+            standing.barred = standing.barred.or(Some(Barred::Tried));
+        }
+        let draw = if self.scheduler.policy().takes_turns() { served.group.turn() } else { rand::random() };
+        let now = self.scheduler.time(Instant::now());
+        let placed = self.scheduler.place_anyway(demand, overlap, &standings, draw, now);
+        placed.ok().map(|placement| placement.reservation)
+    }
+
+    /// Until its events say so, the worker is expected to hold what it is sent, if anything is. Whether they will.
     fn note_placement(
         &self,
         worker: &Worker,
         id: WorkerId,
         demand: &Demand,
         overlap: &Overlap,
-        life: u32,
-        predicts: bool,
-    ) {
+        expects: &Expects,
+    ) -> bool {
         let confirmed = worker.feeds.lock().as_ref().is_some_and(Feeds::confirms);
-        if predicts || !confirmed {
-            let life = (!confirmed).then_some(life);
+        if expects.confirmed || !confirmed {
+            let life = (!confirmed).then_some(expects.unconfirmed_life);
             self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
         }
         if !worker.gone() {
             self.metrics.placed(&worker.name, overlap.of(id).device as usize, demand.blocks.len());
         }
+        confirmed
     }
 
     /// One worker's answer, once its first bytes are there.
@@ -333,30 +366,6 @@ struct Trial<'a>(&'a Arc<Worker>);
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
         self.0.breaker.abandoned();
-    }
-}
-
-/// A decision's workers in the order they are to be tried.
-struct Candidates {
-    rest: std::vec::IntoIter<WorkerId>,
-    tried: Vec<u64>,
-}
-
-impl Candidates {
-    fn of(decision: &Decision) -> Self {
-        let workers: Vec<WorkerId> = decision.ranked.iter().map(|ranked| ranked.worker).collect();
-        Self { rest: workers.into_iter(), tried: Vec::new() }
-    }
-
-    fn tried(&mut self, worker: WorkerId) {
-        self.tried.push(worker.instance);
-    }
-
-    /// Another process, and one that could be chosen now. Breakers were looked at by the decision.
-    fn next(&mut self, served: &Served) -> Option<WorkerId> {
-        let tried = &self.tried;
-        let free = |worker: &Arc<Worker>| matches!(worker.barred(), None | Some(Barred::Breaker));
-        self.rest.by_ref().find(|id| !tried.contains(&id.instance) && served.worker(*id).is_some_and(free))
     }
 }
 

@@ -13,6 +13,7 @@ mod safety_net;
 mod scheduler;
 mod selector;
 mod slots;
+mod strangers;
 mod waiting_room;
 
 pub use self::active_load::ActiveLoad;
@@ -23,4 +24,5 @@ pub use self::safety_net::SafetyReport;
 pub use self::scheduler::{Demand, Load, Placement, Reservation, Scheduler, Standing};
 pub use self::selector::{Barred, Candidate, Cost, Decision, Policy, Ranked, Said, Slots, Weights, select};
 pub use self::slots::SlotSense;
-pub use self::waiting_room::{NoPlace, Waiting, WaitingRoom, WaitingRules};
+pub use self::strangers::Strangers;
+pub use self::waiting_room::{NoPlace, Rooms, Waiting, WaitingRoom, WaitingRules};

@@ -186,7 +186,7 @@ async fn every_mode_places_as_it_says() {
     assert_eq!(wrong.status, 400);
     assert!(wrong.body.contains("one of kv, round_robin"), "{}", wrong.body);
     let wrong = switch(json!({"mode": "kv", "overlap_weight": -1})).await;
-    assert!(wrong.body.contains("`overlap_weight` is -1, expected 0 or more"), "{}", wrong.body);
+    assert!(wrong.body.contains("`overlap_weight` is -1, expected 0 to 1000000"), "{}", wrong.body);
     assert_eq!(get(bed.admin(), "/admin/mode").await.json()["mode"], "kv");
 }
 

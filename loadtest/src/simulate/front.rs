@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use kvlane_engine_adapters::sim::SimTime;
 use kvlane_indexer::{Index, IndexConfig, KvEvent, Overlap, Tick, WorkerId};
-use kvlane_router::scheduling::{Demand, FairQueue, Load, Placement, Scheduler, SlotSense, Slots, Standing};
+use kvlane_router::scheduling::{
+    Demand, FairQueue, Load, Placement, Scheduler, SlotSense, Slots, Standing, Strangers,
+};
 
 use super::mode::Mode;
 use super::settings::{RouterSettings, Settings};
@@ -18,6 +20,7 @@ pub(super) struct Front {
     overlap: Overlap,
     /// By worker: what others have there, as far as this one knows, and how many slots it shows.
     others: Vec<Load>,
+    strangers: Vec<Strangers>,
     senses: Vec<SlotSense>,
     events: bool,
     predicts: bool,
@@ -51,6 +54,7 @@ impl Front {
             index,
             overlap: Overlap::default(),
             others: vec![Load::default(); settings.workers],
+            strangers: vec![Strangers::default(); settings.workers],
             senses: vec![SlotSense::default(); settings.workers],
             events: router.events,
             predicts: policy.sees_caches() && (router.predicted_ttl_s > 0 || !router.events),
@@ -79,7 +83,10 @@ impl Front {
             Standing {
                 slots: slots.map(|run| Slots { run, wait: wait(run) }),
                 held_blocks: shown.held_blocks,
-                others: self.others[n],
+                others: Load {
+                    requests: self.others[n].requests + self.strangers[n].requests(),
+                    ..self.others[n]
+                },
                 ..Standing::of(worker_id(n))
             }
         };
@@ -102,14 +109,13 @@ impl Front {
         }
     }
 
-    /// The engines' own counts were read. Where nothing better is known, what is not ours is the others'.
-    pub(super) fn asked(&mut self, shown: &[Shown], sees_others: bool, now: SimTime) {
+    /// The engines' own counts were read. What no router is known to have placed is a stranger's.
+    pub(super) fn asked(&mut self, shown: &[Shown], sees_strangers: bool, now: SimTime) {
         for (n, shown) in shown.iter().enumerate() {
             self.senses[n].observe(shown.running, shown.waiting, since_start(now));
-            if sees_others {
-                let ours = self.scheduler.load(worker_id(n)).requests;
-                let requests = (shown.running + shown.waiting).saturating_sub(ours);
-                self.others[n] = Load { requests, ..Load::default() };
+            if sees_strangers {
+                let known = self.scheduler.load(worker_id(n)).requests + self.others[n].requests;
+                self.strangers[n].observe(shown.running + shown.waiting, known);
             }
         }
     }

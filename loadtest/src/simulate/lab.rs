@@ -348,7 +348,7 @@ impl<'a> Lab<'a> {
             prompt_tokens,
             block_tokens: self.settings.engine.block_tokens,
             session: inflight.conversation.as_ref().filter(|_| self.sessions).map(Conversation::id),
-            room: None,
+            rooms: None,
             arrived: since_start(inflight.asked),
         };
         let draw = if self.turns { self.placed } else { self.random.random() };
@@ -386,19 +386,20 @@ impl<'a> Lab<'a> {
     fn asked(&mut self) {
         let router = &self.settings.router;
         let shown = self.shown();
-        let sees_others = router.count > 1 && router.sharing == Sharing::Engines;
-        self.fronts.iter_mut().for_each(|front| front.asked(&shown, sees_others, self.now));
+        let sees_strangers = router.sharing != Sharing::Nothing;
+        self.fronts.iter_mut().for_each(|front| front.asked(&shown, sees_strangers, self.now));
         self.plan(self.now.after_ms(router.probe_ms), Happening::Asked);
         (0..self.fronts.len()).for_each(|router| self.call_waiting(router));
     }
 
     /// Routers hear what the others have where.
     fn shared(&mut self) {
-        let loads: Vec<Vec<Load>> = self
-            .fronts
-            .iter()
-            .map(|front| (0..self.workers.len()).map(|n| front.scheduler.load(worker_id(n))).collect())
-            .collect();
+        let of = |front: &Front| {
+            let loads = front.scheduler.loads(since_start(self.now));
+            let load = |n: usize| loads.iter().find(|(worker, _)| *worker == worker_id(n));
+            (0..self.workers.len()).map(|n| load(n).map(|(_, load)| *load).unwrap_or_default()).collect()
+        };
+        let loads: Vec<Vec<Load>> = self.fronts.iter().map(of).collect();
         for (own, front) in self.fronts.iter_mut().enumerate() {
             let others = loads.iter().enumerate().filter(|(other, _)| *other != own).map(|(_, loads)| loads);
             let sum = |n: usize| others.clone().fold(Load::default(), |sum, loads| sum.and(loads[n]));

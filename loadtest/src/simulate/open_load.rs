@@ -39,6 +39,9 @@ pub(crate) fn read_trace(path: &Path) -> anyhow::Result<Vec<Recorded>> {
     }
     ensure!(!trace.is_empty(), "trace {}: no requests", path.display());
     trace.sort_by(|one, other| one.timestamp.total_cmp(&other.timestamp));
+    let takes_time =
+        |trace: &[Recorded]| trace.first().map(|one| one.timestamp) != trace.last().map(|one| one.timestamp);
+    ensure!(takes_time(&trace), "trace {}: all of it is at one moment, expected some time", path.display());
     Ok(trace)
 }
 
@@ -145,6 +148,8 @@ mod tests {
         );
         let common = first.blocks.iter().zip(&second.blocks).take_while(|(one, other)| one == other).count();
         assert_eq!(common, 32, "two hashes of 512 tokens");
+        std::fs::write(&dir, lines[0]).unwrap();
+        assert!(read_trace(&dir).unwrap_err().to_string().contains("at one moment"));
         std::fs::write(&dir, "{\"timestamp\": 1}").unwrap();
         let refused = format!("{:#}", read_trace(&dir).unwrap_err());
         assert!(refused.contains("line 1: missing field `input_length`"), "{refused}");

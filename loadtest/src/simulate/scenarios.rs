@@ -103,6 +103,11 @@ pub const SCENARIOS: &[Scenario] = &[
         "levels = [120, 180, 200]\nrouter.count = 4\nrouter.sharing = 'nothing'",
     ),
     scenario(
+        "holdout",
+        "5 % of requests placed by load alone, so that a policy that loses is noticed; after ten minutes",
+        "levels = [180, 188, 200]\nseeds = 3\nrouter.holdout = 0.05\nwarm_up_s = 600\nwindow_s = 900\nsnapshot_s = 300",
+    ),
+    scenario(
         "trace",
         "the Mooncake conversation trace on 16 workers; levels are percent of its speed (needs --trace FILE)",
         "workers = 16\nlevels = [50, 100]\nseeds = 1\nwindow_s = 900\nsnapshot_s = 300\nworkload.kind = 'trace'",

@@ -307,7 +307,11 @@ impl FromValue for Option<bool> {
     fn from_value(value: &Value) -> Result<Self, String> {
         match value {
             Value::String(text) if text.is_empty() => Ok(None),
-            Value::String(text) => text.parse().map(Some).map_err(|_| "true or false".to_owned()),
+            Value::String(text) => match text.to_lowercase().as_str() {
+                "true" | "1" | "yes" | "on" => Ok(Some(true)),
+                "false" | "0" | "no" | "off" => Ok(Some(false)),
+                _ => Err("true or false".to_owned()),
+            },
             value => bool::from_value(value).map(Some),
         }
     }
@@ -352,7 +356,11 @@ impl FromValue for [f64; 3] {
     fn from_value(value: &Value) -> Result<Self, String> {
         let expected = || "three numbers".to_owned();
         let numbers = value.as_array().ok_or_else(expected)?;
-        let numbers: Vec<f64> = numbers.iter().map(f64::from_value).collect::<Result<_, _>>()?;
+        let number = |value: &Value| match value {
+            Value::String(text) => text.parse().map_err(|_| expected()),
+            value => f64::from_value(value).map_err(|_| expected()),
+        };
+        let numbers: Vec<f64> = numbers.iter().map(number).collect::<Result<_, _>>()?;
         numbers.try_into().map_err(|_| expected())
     }
 }

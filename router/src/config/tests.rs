@@ -106,7 +106,7 @@ fn what_is_wrong_is_named_and_what_would_be_right() {
         (with_env(&[("DYN_EVENT_PLANE", "nats")]), "expected events.nats_url"),
         (
             with_file("[routing]\noverlap_weight = -1"),
-            "router.toml: `routing.overlap_weight` is -1, expected 0 or more (default 1.0)",
+            "router.toml: `routing.overlap_weight` is -1, expected 0 to 1000000 (default 1.0)",
         ),
         (
             with_file("[routing]\noverlap_wait = 1"),

@@ -19,6 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 pub struct Belief {
     /// Bits of a number: the share of what the index says that is believed.
     trust: AtomicU64,
+    /// Counts how often everything was learnt again.
+    epoch: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -46,7 +48,7 @@ pub struct BeliefReport {
 
 impl Default for Belief {
     fn default() -> Self {
-        Self { trust: AtomicU64::new(1.0_f64.to_bits()), inner: Mutex::default() }
+        Self { trust: AtomicU64::new(1.0_f64.to_bits()), epoch: AtomicU64::new(0), inner: Mutex::default() }
     }
 }
 
@@ -55,20 +57,28 @@ impl Belief {
         f64::from_bits(self.trust.load(Ordering::Relaxed))
     }
 
-    /// An answer of this worker told what was cached.
-    pub fn answered(&self, worker: &str, answer: Answered) {
+    /// To be remembered with a placement: what the index said then is of this epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// An answer of this worker, placed in an epoch, told what was cached.
+    pub fn answered(&self, worker: &str, epoch: u64, answer: Answered) {
         let mut inner = self.inner.lock();
+        if epoch != self.epoch() {
+            return;
+        }
         let Some(verdict) = inner.audit.observe(answer) else { return };
         match verdict {
             Verdict::Suspect { trust, cause } => {
                 self.trust.store(trust.to_bits(), Ordering::Relaxed);
-                inner.wants_resync = true;
+                inner.wants_resync = cause.resync_helps();
                 if inner.suspect.replace(cause) != Some(cause) {
                     tracing::warn!(
                         worker,
                         cause = cause.name(),
                         trust,
-                        "worker has less cached than the index says; {}. It is believed that far, and asked anew",
+                        "worker has less cached than the index says, which is believed that far from now on; {}",
                         cause.advice()
                     );
                 }
@@ -82,7 +92,8 @@ impl Belief {
                 self.trust.store(1.0_f64.to_bits(), Ordering::Relaxed);
                 inner.wants_resync = false;
                 inner.pause = Duration::ZERO;
-                if inner.suspect.take().is_some() || inner.unseen.take().is_some() {
+                let (suspect, unseen) = (inner.suspect.take(), inner.unseen.take());
+                if suspect.is_some() || unseen.is_some() {
                     tracing::info!(worker, "index and worker agree again");
                 }
             }
@@ -100,7 +111,18 @@ impl Belief {
         inner.wants_resync = false;
         inner.resyncs += 1;
         inner.audit = OverlapAudit::default();
+        // What is learnt again is believed again, until it proves wrong again.
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.trust.store(1.0_f64.to_bits(), Ordering::Relaxed);
         true
+    }
+
+    /// It is another process: nothing of all this is its own.
+    pub fn forget(&self) {
+        let mut inner = self.inner.lock();
+        *inner = Inner { resyncs: inner.resyncs, ..Inner::default() };
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.trust.store(1.0_f64.to_bits(), Ordering::Relaxed);
     }
 
     pub fn report(&self) -> BeliefReport {
@@ -124,7 +146,7 @@ mod tests {
         let answers = |reported: usize| {
             let answer =
                 Answered { predicted: 640, reported, prompt_here: 700, prompt_there: 700, block: 32 };
-            (0..32).for_each(|_| belief.answered("w", answer));
+            (0..32).for_each(|_| belief.answered("w", belief.epoch(), answer));
         };
         answers(640);
         assert!(!belief.takes_resync() && belief.trust() == 1.0);
@@ -134,6 +156,7 @@ mod tests {
             BeliefReport { trust: 0.5, suspect: Some("events"), unseen: None, resyncs: 0 }
         );
         assert!(belief.takes_resync() && !belief.takes_resync());
+        assert_eq!(belief.trust(), 1.0);
         answers(320);
         assert!(!belief.takes_resync(), "it was just built anew");
         tokio::time::advance(FIRST_PAUSE).await;
@@ -143,5 +166,17 @@ mod tests {
         assert!(!belief.takes_resync(), "it did not help twice");
         answers(640);
         assert_eq!(belief.report(), BeliefReport { trust: 1.0, suspect: None, unseen: None, resyncs: 2 });
+        // Answers from before do not count any more, and neither do those of another process.
+        let stale = belief.epoch();
+        belief.forget();
+        let wrong = Answered { predicted: 640, reported: 0, prompt_here: 700, prompt_there: 700, block: 32 };
+        (0..64).for_each(|_| belief.answered("w", stale, wrong));
+        assert_eq!(belief.trust(), 1.0);
+        // What building it anew cannot mend is only believed less.
+        (0..32).for_each(|_| belief.answered("w", belief.epoch(), wrong));
+        assert_eq!(
+            (belief.trust(), belief.report().suspect, belief.takes_resync()),
+            (0.0, Some("no_caching"), false)
+        );
     }
 }

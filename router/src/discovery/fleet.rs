@@ -9,7 +9,7 @@ use kvlane_indexer::{BlockSize, WorkerId};
 use super::worker::{Sight, Worker, WorkerState};
 use crate::metrics::ModelMetrics;
 use crate::preprocess::Words;
-use crate::scheduling::{Barred, Standing, WaitingRoom, WaitingRules};
+use crate::scheduling::{Barred, Rooms, Standing, WaitingRoom, WaitingRules};
 
 /// A base model: what all who serve it have in common.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub struct Group {
     /// Tokens in a block; the first worker's word, or the operator's.
     pub block_size: BlockSize,
     /// Where requests wait when nobody may take another.
-    pub room: Arc<WaitingRoom>,
+    pub rooms: Arc<Rooms>,
     /// Counts up with every request.
     turns: AtomicU64,
 }
 
 impl Group {
     pub fn new(name: String, words: Words, block_size: BlockSize, waiting: WaitingRules) -> Self {
-        Self { name, words, block_size, room: WaitingRoom::new(waiting), turns: AtomicU64::new(0) }
+        Self { name, words, block_size, rooms: Arc::new(Rooms::new(waiting)), turns: AtomicU64::new(0) }
     }
 
     /// Whose turn it is.
@@ -47,6 +47,8 @@ pub struct Served {
     pub max_len: Option<usize>,
     pub workers: Vec<Arc<Worker>>,
     pub metrics: Arc<ModelMetrics>,
+    /// Where its requests wait.
+    pub room: Arc<WaitingRoom>,
 }
 
 impl Served {

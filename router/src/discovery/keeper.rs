@@ -26,7 +26,7 @@ use crate::index_feed::{FeedPlan, Feeds, Reading};
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Words};
 use crate::proxy::breaker::BreakerConfig;
-use crate::scheduling::{Scheduler, WaitingRules};
+use crate::scheduling::{Peers, Scheduler, WaitingRules};
 
 #[derive(Clone, Copy, Debug)]
 pub struct KeeperConfig {
@@ -60,6 +60,17 @@ impl From<WorkerSpec> for Found {
     }
 }
 
+/// What a keeper works with.
+#[derive(Debug)]
+pub struct KeeperTools {
+    pub index: Arc<Index>,
+    pub clock: FeedClock,
+    pub finder: ModelFinder,
+    pub metrics: Arc<Metrics>,
+    pub scheduler: Arc<Scheduler>,
+    pub peers: Arc<Peers>,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Keeper {
@@ -70,6 +81,7 @@ pub struct Keeper {
     finder: Arc<ModelFinder>,
     metrics: Arc<Metrics>,
     scheduler: Arc<Scheduler>,
+    peers: Arc<Peers>,
     tokenize: HttpClient,
     nats: OnceLock<NatsView>,
     fleet: ArcSwap<Fleet>,
@@ -126,15 +138,8 @@ impl Inner {
 const FEED_GRACE: Duration = Duration::from_secs(10);
 
 impl Keeper {
-    pub fn new(
-        config: KeeperConfig,
-        index: Arc<Index>,
-        clock: FeedClock,
-        finder: ModelFinder,
-        metrics: Arc<Metrics>,
-        scheduler: Arc<Scheduler>,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
+    pub fn new(config: KeeperConfig, tools: KeeperTools, stop: CancellationToken) -> Arc<Self> {
+        let KeeperTools { index, clock, finder, metrics, scheduler, peers } = tools;
         Arc::new(Self {
             probe: EngineProbe::new(config.probe_timeout),
             tokenize: HttpClient::new(config.probe_timeout, 1 << 16),
@@ -144,6 +149,7 @@ impl Keeper {
             finder: Arc::new(finder),
             metrics,
             scheduler,
+            peers,
             nats: OnceLock::new(),
             fleet: ArcSwap::default(),
             changed: watch::Sender::new(0),
@@ -415,10 +421,13 @@ impl Keeper {
         }
     }
 
-    /// Requests of ours that a worker has, all ranks together.
-    pub(super) fn ours(&self, worker: &Worker) -> usize {
-        let of = |rank: &u32| self.scheduler.load(WorkerId::new(worker.instance, *rank)).requests;
-        worker.about().ranks.iter().map(of).sum()
+    /// Requests a worker has, all ranks together, that we placed there, or others who told us.
+    pub(super) fn known(&self, worker: &Worker) -> usize {
+        let of = |rank: &u32| {
+            let id = WorkerId::new(worker.instance, *rank);
+            self.scheduler.load(id).requests.saturating_add(self.peers.load(id).requests)
+        };
+        worker.about().ranks.iter().map(of).fold(0, usize::saturating_add)
     }
 
     /// How long this has been running.
@@ -471,6 +480,7 @@ impl Keeper {
                     max_len: None,
                     workers: Vec::new(),
                     metrics: self.metrics.model(&model.name),
+                    room: group.rooms.of(&model.name),
                 });
                 // One name, one model.
                 if Arc::ptr_eq(&served.group, group) && served.lora_name.is_some() == adapters {
@@ -487,7 +497,14 @@ impl Keeper {
         }
         fleet.models = models.into_iter().map(|(name, served)| (name, Arc::new(served))).collect();
         inner.groups.retain(|_, group| fleet.models.values().any(|served| Arc::ptr_eq(&served.group, group)));
+        for group in inner.groups.values() {
+            group.rooms.retain(|name| {
+                fleet.models.get(name).is_some_and(|served| Arc::ptr_eq(&served.group, group))
+            });
+        }
         self.fleet.store(Arc::new(fleet));
+        // Somebody may have come whom those who wait could go to.
+        inner.groups.values().for_each(|group| group.rooms.call());
         self.changed.send_modify(|changes| *changes += 1);
     }
 

@@ -35,11 +35,11 @@ impl Watcher {
     async fn turn(&mut self) {
         if self.worker.belief.takes_resync() {
             self.keeper.resync(&self.worker);
-            // What it is is asked anew with it, and that starts its feed.
-            self.looks = 0;
         }
+        // Without a feed, what it is is asked anew, and that starts one.
+        let fed = self.worker.feeds.lock().is_some();
         let looked = match self.known {
-            Some(known) if !self.looks.is_multiple_of(ASK_AGAIN) => self.look(known).await,
+            Some(known) if fed && !self.looks.is_multiple_of(ASK_AGAIN) => self.look(known).await,
             _ => self.ask().await,
         };
         self.looks = self.looks.wrapping_add(1);
@@ -87,7 +87,7 @@ impl Watcher {
     }
 
     fn set_load(&self, load: EngineLoad) {
-        self.worker.set_engine_load(load, self.keeper.ours(&self.worker), self.keeper.age());
+        self.worker.set_engine_load(load, self.keeper.known(&self.worker), self.keeper.age());
     }
 
     fn see_restart(&self, started: Option<f64>) {
@@ -95,7 +95,7 @@ impl Watcher {
             && started.is_some_and(|now| now != before)
         {
             tracing::warn!(worker = self.worker.name, "engine was restarted");
-            self.worker.restarted();
+            self.worker.restarted(self.keeper.age());
             self.worker.feeds.lock().iter().for_each(|feeds| feeds.engine_restarted());
         }
     }
@@ -113,6 +113,7 @@ impl Watcher {
         if self.failures >= self.keeper.config.down_after && worker.set_state(WorkerState::Down) {
             tracing::warn!(worker = worker.name, error, "worker is down");
             self.known = None;
+            worker.restarted(self.keeper.age());
             // Its connections may be half open, and what it holds when it is back is for it to say.
             self.keeper.unfeed(worker);
         }

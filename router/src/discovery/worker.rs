@@ -16,7 +16,7 @@ use super::belief::Belief;
 use crate::config::WorkerSpec;
 use crate::index_feed::Feeds;
 use crate::proxy::breaker::{Breaker, BreakerConfig};
-use crate::scheduling::{Barred, Load, Peers, SlotSense, Slots, Standing};
+use crate::scheduling::{Barred, Load, Peers, SlotSense, Slots, Standing, Strangers};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -73,6 +73,13 @@ pub struct EngineLoad {
     pub kv_usage: Option<f64>,
 }
 
+/// What is inferred from the engine's counts.
+#[derive(Debug, Default)]
+struct Seen {
+    slots: SlotSense,
+    strangers: Strangers,
+}
+
 /// Written by its watcher; read by everybody.
 #[derive(Debug)]
 pub struct Worker {
@@ -90,10 +97,9 @@ pub struct Worker {
     load: Mutex<EngineLoad>,
     /// Slots to go by, all ranks together, and what they are inferred from; 0 for unknown.
     slots: AtomicUsize,
-    sense: Mutex<SlotSense>,
-    /// Requests the engine has that are not ours: the last two counts' least.
-    foreign: AtomicUsize,
-    last_foreign: AtomicUsize,
+    /// Requests of its engine that no router placed there.
+    strangers: AtomicUsize,
+    seen: Mutex<Seen>,
     /// How far the index is believed about it.
     pub belief: Belief,
     pub breaker: Breaker,
@@ -103,8 +109,9 @@ pub struct Worker {
     group: Mutex<Option<Arc<str>>>,
     /// No source names it any more.
     gone: AtomicBool,
-    /// Set when it was said that it does not report cached tokens.
+    /// Set when it was said that it does not report cached tokens, and when it did report some.
     unreported: AtomicBool,
+    reports_cached: AtomicBool,
     /// Set when it was said that it is not used for something it serves.
     passed_over: AtomicBool,
 }
@@ -125,15 +132,15 @@ impl Worker {
             about: ArcSwap::from_pointee(About { ranks: vec![0], ..About::default() }),
             load: Mutex::default(),
             slots: AtomicUsize::new(spec.slots.map_or(0, |slots| slots as usize)),
-            sense: Mutex::default(),
-            foreign: AtomicUsize::new(0),
-            last_foreign: AtomicUsize::new(0),
+            strangers: AtomicUsize::new(0),
+            seen: Mutex::default(),
             belief: Belief::default(),
             breaker: Breaker::new(breaker),
             feeds: Mutex::default(),
             group: Mutex::default(),
             gone: AtomicBool::new(false),
             unreported: AtomicBool::new(false),
+            reports_cached: AtomicBool::new(false),
             passed_over: AtomicBool::new(false),
             spec,
         })
@@ -203,25 +210,33 @@ impl Worker {
         *self.load.lock()
     }
 
-    /// The engine's counts were read, `ours` of its requests being ours.
-    pub fn set_engine_load(&self, load: EngineLoad, ours: usize, now: Duration) {
+    /// The engine's counts were read, `known` of its requests having been placed by routers.
+    pub fn set_engine_load(&self, load: EngineLoad, known: usize, now: Duration) {
         *self.load.lock() = load;
-        if let (Some(running), Some(waiting)) = (load.running, load.waiting) {
-            let (running, waiting) = (running as usize, waiting as usize);
-            let mut sense = self.sense.lock();
-            sense.observe(running, waiting, now);
-            let said = self.spec.slots.map(|slots| slots as usize);
-            self.slots.store(sense.slots(said, now).unwrap_or(0), Ordering::Relaxed);
-            // Ours and theirs are counted at slightly different times, so once proves nothing.
-            let foreign = running.saturating_add(waiting).saturating_sub(ours);
-            let before = self.last_foreign.swap(foreign, Ordering::Relaxed);
-            self.foreign.store(foreign.min(before), Ordering::Relaxed);
+        let mut seen = self.seen.lock();
+        match (load.running, load.waiting) {
+            (Some(running), Some(waiting)) => {
+                let (running, waiting) = (running as usize, waiting as usize);
+                seen.slots.observe(running, waiting, now);
+                seen.strangers.observe(running.saturating_add(waiting), known);
+            }
+            _ => seen.strangers.forget(),
         }
+        self.show(&seen, now);
     }
 
-    /// It is another process than before.
-    pub fn restarted(&self) {
-        self.sense.lock().forget();
+    /// It is another process than before, or will be when it is back.
+    pub fn restarted(&self, now: Duration) {
+        let mut seen = self.seen.lock();
+        *seen = Seen::default();
+        self.show(&seen, now);
+        self.belief.forget();
+    }
+
+    fn show(&self, seen: &Seen, now: Duration) {
+        let said = self.spec.slots.map(|slots| slots as usize);
+        self.slots.store(seen.slots.slots(said, now).unwrap_or(0), Ordering::Relaxed);
+        self.strangers.store(seen.strangers.requests(), Ordering::Relaxed);
     }
 
     /// Requests it runs at a time, as far as that was said or seen.
@@ -229,9 +244,9 @@ impl Worker {
         Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
     }
 
-    /// Requests the engine has that are not ours.
-    pub fn foreign(&self) -> usize {
-        self.foreign.load(Ordering::Relaxed)
+    /// Requests its engine has that no router placed there.
+    pub fn strangers(&self) -> usize {
+        self.strangers.load(Ordering::Relaxed)
     }
 
     /// Whether it may be chosen.
@@ -244,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// One for each of its ranks. `held` says how many blocks one holds, for those who ask.
+    /// One for each of its ranks.
     pub fn standings(&self, sight: &Sight) -> impl Iterator<Item = Standing> + use<'_> {
         let (instance, barred, about) = (self.instance, self.barred(), self.about());
         let ranks = about.ranks.len().max(1);
@@ -256,12 +271,12 @@ impl Worker {
             let run = slots.div_ceil(ranks);
             Slots { run, wait: (most.ceil() as usize).saturating_sub(run) }
         });
-        let (foreign, trust, peers) =
-            (self.foreign().div_ceil(ranks), self.belief.trust(), sight.peers.clone());
+        let strangers = self.strangers().div_ceil(ranks);
+        let (trust, peers) = (self.belief.trust(), sight.peers.clone());
         (0..about.ranks.len()).map(move |n| {
             let worker = WorkerId::new(instance, about.ranks[n]);
             let told = peers.load(worker);
-            let others = Load { requests: told.requests.max(foreign), ..told };
+            let others = Load { requests: told.requests.saturating_add(strangers), ..told };
             Standing { barred, slots, others, trust, ..Standing::of(worker) }
         })
     }
@@ -269,5 +284,14 @@ impl Worker {
     /// True once: somebody should be told that this worker does not report cached tokens.
     pub fn first_unreported(&self) -> bool {
         !self.unreported.swap(true, Ordering::Relaxed)
+    }
+
+    /// Cached tokens an answer tells of. Some engines leave a zero out, so from one that has told of some before, nothing
+    /// is none.
+    pub fn cached_tokens(&self, reported: Option<u64>) -> Option<u64> {
+        if reported.is_some() {
+            self.reports_cached.store(true, Ordering::Relaxed);
+        }
+        reported.or_else(|| self.reports_cached.load(Ordering::Relaxed).then_some(0))
     }
 }

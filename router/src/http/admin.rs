@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::completions::{Asker, prompt, read_either, standings};
-use super::{exposition, json_answer, read_body, text};
+use super::completions::{Asker, prompt, read_either, session_key, standings};
+use super::{decoded, exposition, json_answer, read_body, text};
 use crate::app::Router;
 use crate::config::{KvPolicy, Mode};
 use crate::discovery::Worker;
@@ -68,8 +68,8 @@ pub(super) async fn answer(
             });
         }
         _ => match recalled {
-            Some(id) => recall(router, id)?,
-            None => drain(router, drained.unwrap_or_default(), &bytes)?,
+            Some(id) => recall(router, &decoded(id))?,
+            None => drain(router, &decoded(drained.unwrap_or_default()), &bytes)?,
         },
     };
     Ok(json_answer(StatusCode::OK, &answer))
@@ -108,7 +108,7 @@ fn shown(router: &Router, worker: &Worker) -> Value {
         "block_size": about.block_size,
         "kv_blocks": about.kv_blocks,
         "slots": worker.slots(),
-        "other_requests": worker.foreign(),
+        "other_requests": worker.strangers(),
         "index": worker.belief.report(),
         "engine_load": worker.engine_load(),
         "load": ranks,
@@ -209,8 +209,8 @@ async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError
         ("temperature", asked.temperature),
     ] {
         let Some(value) = value else { continue };
-        if !(value.is_finite() && value >= 0.0) {
-            let message = format!("`{name}` is {value}, expected 0 or more");
+        if !(0.0..=1e6).contains(&value) {
+            let message = format!("`{name}` is {value}, expected 0 to 1000000");
             return Err(RouterError::bad_request(name.to_owned(), message));
         }
         match name {
@@ -268,8 +268,8 @@ async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) ->
         blocks: prompt.blocks,
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
-        session: session.map(|session| xxhash_rust::xxh3::xxh3_64(session.as_bytes())),
-        room: None,
+        session: session.map(|session| session_key(&session, &served)),
+        rooms: None,
         arrived: router.scheduler.time(Instant::now()),
     };
     let standings = standings(router, &served);

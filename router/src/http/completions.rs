@@ -11,7 +11,7 @@ use kvlane_engine_adapters::process::since_1970;
 use kvlane_indexer::Overlap;
 use serde::Deserialize;
 use tokio::time::Instant;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::read_body;
 use crate::app::Router;
@@ -21,7 +21,7 @@ use crate::memory::Explained;
 use crate::metrics::Meter;
 use crate::openai::{ClientRequest, Endpoint, json_error};
 use crate::preprocess::{Blocks, Prompt};
-use crate::proxy::{Body, Journey, Ledger, Payload, PlacedBy, passed_on};
+use crate::proxy::{Body, Expects, Journey, Ledger, Payload, PlacedBy, passed_on};
 use crate::scheduling::{Decision, Demand, Placement, Priority, Standing};
 use crate::telemetry::{REQUEST_ID, RequestId, Span, TRACEPARENT};
 
@@ -35,6 +35,11 @@ impl From<RouterError> for Refused {
     fn from(error: RouterError) -> Self {
         Self { error, metered: false }
     }
+}
+
+/// Which conversation it is, of a model.
+pub(super) fn session_key(session: &str, served: &Served) -> u64 {
+    xxh3_64_with_seed(session.as_bytes(), xxh3_64(served.group.name.as_bytes()))
 }
 
 pub(super) async fn answer(
@@ -65,7 +70,7 @@ pub(super) async fn answer(
     let mut ledger = Ledger::open(meter, id.clone(), span, router.config.log.access);
 
     let placed = place(router, &payload, &served, asker, &mut ledger, arrived, received).await;
-    let (demand, overlap, placement) = placed.map_err(|error| {
+    let Placed { served, demand, exact, overlap, placement } = placed.map_err(|error| {
         ledger.refused(&error);
         Refused { error, metered: true }
     })?;
@@ -82,12 +87,26 @@ pub(super) async fn answer(
         overlap,
         placement,
         ledger,
-        unconfirmed_life: router.config.index.approximate_ttl_s,
+        expects: Expects {
+            confirmed: router.config.index.predicted_ttl_s > 0,
+            unconfirmed_life: router.config.index.approximate_ttl_s,
+        },
         names_worker: router.config.routing.decision_headers,
-        audits: router.config.index.audit,
-        predicts: router.config.index.predicted_ttl_s > 0,
+        audited: router.config.index.audit && exact,
+        sight: router.sight.clone(),
     };
     router.proxy.forward(journey).await.map_err(|error| Refused { error, metered: true })
+}
+
+/// A request that has a worker.
+struct Placed {
+    /// As it was when it was placed.
+    served: Arc<Served>,
+    demand: Demand,
+    /// Whether its tokens were counted as its engine does, and cached ones are read there.
+    exact: bool,
+    overlap: Overlap,
+    placement: Placement,
 }
 
 /// Everything between the body and the worker.
@@ -99,7 +118,7 @@ async fn place(
     ledger: &mut Ledger,
     arrived: Instant,
     received: Instant,
-) -> Result<(Demand, Overlap, Placement), RouterError> {
+) -> Result<Placed, RouterError> {
     let policy = router.scheduler.policy();
     let prompt = match payload {
         Payload::Generate(request) => {
@@ -110,52 +129,63 @@ async fn place(
         }
         Payload::Raw { body, .. } => Prompt::unknown(body.len()),
     };
+    let generates = matches!(payload, Payload::Generate(_));
     let demand = Demand {
         blocks: prompt.blocks,
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
-        session: asker.session.as_ref().map(|session| xxh3_64(session.as_bytes())),
-        room: Some(served.group.room.clone()),
+        // A conversation is at home with one model at a time.
+        session: asker.session.as_ref().filter(|_| generates).map(|session| session_key(session, served)),
+        rooms: Some(served.group.rooms.clone()),
         arrived: router.scheduler.time(arrived),
     };
     let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
-    let asked = Instant::now();
     let mut took = (Duration::ZERO, Duration::ZERO);
-    // What each worker holds and has to do is looked at again whenever the request's turn comes.
+    // Who is there, what each holds and has to do is looked at again whenever the request's turn comes.
     let attempt = || {
+        let served = router.served(Some(&served.name)).unwrap_or_else(|_| served.clone());
         let looked = Instant::now();
         let overlap = router.index.overlap(&demand.blocks, router.clock.tick());
         let found = Instant::now();
-        let (standings, now) = (standings(router, served), router.scheduler.time(found));
-        let placed = router.scheduler.place(&demand, &overlap, &standings, draw, now);
+        let (standings, now) = (standings(router, &served), router.scheduler.time(found));
+        let placed = if generates {
+            router.scheduler.place(&demand, &overlap, &standings, draw, now)
+        } else {
+            // Not a matter of slots.
+            router.scheduler.place_anyway(&demand, &overlap, &standings, draw, now)
+        };
         took = (found - looked, found.elapsed());
         match placed {
             Err(decision) if decision.must_wait() => None,
-            Err(decision) => Some(Err(no_worker(served, &decision))),
-            Ok(placement) => Some(Ok((overlap, placement))),
+            Err(decision) => Some(Err(no_worker(&served, &decision))),
+            Ok(placement) => Some(Ok((served, overlap, placement))),
         }
     };
-    let placed = served.group.room.placed(asker.priority, attempt).await;
-    let waited = asked.elapsed().saturating_sub(took.0 + took.1);
-    ledger.meter.waited(waited, asker.priority, placed.as_ref().err().copied());
+    let placed = served.room.placed(asker.priority, attempt).await;
+    ledger.meter.waited(asker.priority, placed.as_ref().map(|(_, waited)| *waited).map_err(|why| *why));
     let full = |why| RouterError::Full { model: served.name.clone(), why };
-    let (overlap, placement) = placed.map_err(full)??;
+    let (placed, waited) = placed.map_err(full)?;
+    let (served, overlap, placement) = placed?;
     ledger.meter.placed(took.0, took.1, received.elapsed().saturating_sub(waited));
     let mode = router.mode().name();
     router.memory.keep(ledger.id.as_bytes(), || {
         let at = since_1970().as_secs_f64();
-        Explained::new(served, mode, &demand, prompt.exact, &overlap, &placement.decision, at)
+        Explained::new(&served, mode, &demand, prompt.exact, &overlap, &placement.decision, at)
     });
     ledger.placed = PlacedBy {
         session: asker.session.map(|session| session.chars().take(SHOWN_SESSION).collect()),
         prompt_tokens: demand.prompt_tokens,
-        exact: prompt.exact,
         blocks: demand.blocks.len(),
         block_tokens: demand.block_tokens,
         ..PlacedBy::new(mode, &placement.decision)
     };
     tracing::debug!(model = served.name, decision = ?placement.decision, "placed");
-    Ok((demand, overlap, placement))
+    let reads_cache = |request: &ClientRequest| {
+        // Engines compute all of a prompt whose own probabilities are asked for.
+        request.view.prompt_logprobs.is_none() && request.view.echo != Some(true)
+    };
+    let exact = prompt.exact && matches!(payload, Payload::Generate(request) if reads_cache(request));
+    Ok(Placed { served, demand, exact, overlap, placement })
 }
 
 /// Everyone who serves the model, as far as the policy wants to know them.

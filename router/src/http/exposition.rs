@@ -187,8 +187,8 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
     out.metric(
         "kvlane_worker_other_requests",
         Gauge,
-        "Requests the engine has that this router did not place.",
-        each(&|worker| Some(worker.foreign() as f64)),
+        "Requests the engine has that no router placed there, as far as is known.",
+        each(&|worker| Some(worker.strangers() as f64)),
     );
     out.metric(
         "kvlane_overlap_trust_ratio",
@@ -239,11 +239,9 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
 
 fn waiting(router: &Router, out: &mut Exposition) {
     let fleet = router.keeper.fleet();
-    // Adapters wait with their base.
-    let bases = || fleet.models.values().filter(|served| served.name == served.group.name);
     let of = |value: &dyn Fn(Waiting) -> f64| -> Vec<Series<'static>> {
-        let each = bases().flat_map(|served| {
-            let waiting = served.group.room.waiting();
+        let each = fleet.models.values().flat_map(|served| {
+            let waiting = served.room.waiting();
             Priority::ALL.into_iter().zip(waiting).map(move |(priority, waiting)| {
                 let labels = vec![("model", served.name.clone()), ("priority", priority.name().to_owned())];
                 (labels, waiting)

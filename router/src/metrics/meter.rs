@@ -131,14 +131,17 @@ impl Meter {
         }
     }
 
-    /// It waited so long for a worker with room, perhaps in vain.
-    pub fn waited(&self, waited: Duration, priority: Priority, refused: Option<NoPlace>) {
-        // Less is the time placing takes.
-        if waited >= Duration::from_millis(1) || refused.is_some() {
-            let wait = self.metrics.queue_wait.with_label_values(&[priority.name()]);
-            wait.observe(waited.as_secs_f64());
+    /// It waited so long for a worker with room, or in vain.
+    pub fn waited(&self, priority: Priority, waited: Result<Duration, NoPlace>) {
+        let wait = match waited {
+            Ok(waited) => waited.as_secs_f64(),
+            Err(NoPlace::TooLong(ms)) => ms as f64 / 1e3,
+            Err(NoPlace::Full(_)) => 0.0,
+        };
+        if wait > 0.0 {
+            self.metrics.queue_wait.with_label_values(&[priority.name()]).observe(wait);
         }
-        if let Some(refused) = refused {
+        if let Err(refused) = waited {
             self.metrics.queue_refused.with_label_values(&[refused.name()]).inc();
         }
     }

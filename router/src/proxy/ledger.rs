@@ -15,8 +15,9 @@ pub struct PlacedBy {
     /// What the client calls its conversation, or the beginning of it.
     pub session: Option<String>,
     pub prompt_tokens: usize,
-    /// Whether they were counted with the model's own tokenizer.
-    pub exact: bool,
+    /// Whether what the worker reports as cached is held against what the index said, and when that was.
+    pub audited: bool,
+    pub epoch: u64,
     /// Blocks of the prompt, and those the chosen worker was known to hold.
     pub blocks: usize,
     pub held_blocks: usize,

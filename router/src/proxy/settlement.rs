@@ -1,6 +1,7 @@
 //! A request that is being answered: whose load it is, and what is learnt from its answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -18,20 +19,15 @@ pub struct Settlement {
     reservation: Reservation,
     worker: Arc<Worker>,
     metrics: Arc<Metrics>,
-    /// Whether what it reports is held against what the index said.
-    audits: bool,
     ended: bool,
 }
 
+/// What a request that waited longer found cached says little of what was there when it was placed.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
 impl Settlement {
-    pub fn new(
-        ledger: Ledger,
-        reservation: Reservation,
-        worker: Arc<Worker>,
-        metrics: Arc<Metrics>,
-        audits: bool,
-    ) -> Self {
-        Self { ledger, reservation, worker, metrics, audits, ended: false }
+    pub fn new(ledger: Ledger, reservation: Reservation, worker: Arc<Worker>, metrics: Arc<Metrics>) -> Self {
+        Self { ledger, reservation, worker, metrics, ended: false }
     }
 
     pub(super) fn worker(&self) -> &str {
@@ -65,18 +61,18 @@ impl Settlement {
         let Ledger { meter, placed, .. } = &mut self.ledger;
         meter.prompt_tokens = usage.prompt_tokens;
         meter.answer_tokens = usage.completion_tokens;
-        meter.cached_tokens = usage.cached();
+        let reported = self.worker.cached_tokens(usage.cached());
+        meter.cached_tokens = reported;
         let block_tokens = placed.block_tokens.max(1);
         let predicted = (placed.held_blocks * block_tokens).min(placed.prompt_tokens);
-        let reported = usage.cached();
         if let (Some(reported), Some(prompt_there)) = (reported, usage.prompt_tokens)
-            && self.audits
-            && placed.exact
+            && placed.audited
+            && meter.ttft().is_none_or(|ttft| ttft < LONGEST_WAIT)
         {
             let prompt_here = placed.prompt_tokens;
             let (reported, prompt_there) = (reported as usize, prompt_there as usize);
             let answer = Answered { predicted, reported, prompt_here, prompt_there, block: block_tokens };
-            self.worker.belief.answered(&self.worker.name, answer);
+            self.worker.belief.answered(&self.worker.name, placed.epoch, answer);
         }
         if !self.worker.gone() {
             let reported = reported.map(|tokens| tokens as usize);

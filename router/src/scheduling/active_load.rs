@@ -4,8 +4,8 @@
 //! prompt that several requests share once, as the reference's cost has it; and all of them, every request's own prompt
 //! and what it has been answered so far.
 //!
-//! What is to be computed before first tokens is computed in the order it came, at a speed that is learnt: so much of
-//! it is left as the time since has not sufficed for.
+//! What is to be computed before first tokens is computed one after the other, at a speed that is learnt: it dwindles
+//! with time, and what comes is added to what is left.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,8 +25,11 @@ pub struct ActiveLoad {
     /// Prompts without a first token yet, as they came: tokens to compute.
     pending: VecDeque<(Ticket, usize)>,
     pending_tokens: usize,
-    /// Since when the first of them is being computed.
-    since: Duration,
+    /// What was left to compute at a time.
+    left: f64,
+    at: Duration,
+    /// The only prompt there, and since when it has had the worker to itself; none when others came.
+    alone: Option<(Ticket, Duration)>,
     tickets: u64,
 }
 
@@ -51,8 +54,8 @@ impl PrefillSpeed {
     }
 
     /// Tokens computed in so long; none while nothing is known.
-    fn computes(self, time: Duration) -> usize {
-        if self.seconds > 0.0 { (self.tokens / self.seconds * time.as_secs_f64()) as usize } else { 0 }
+    fn computes(self, time: Duration) -> f64 {
+        if self.seconds > 0.0 { self.tokens / self.seconds * time.as_secs_f64() } else { 0.0 }
     }
 }
 
@@ -68,7 +71,13 @@ impl ActiveLoad {
 
     /// What is left of them by now.
     pub fn prefill_left(&self, speed: PrefillSpeed, now: Duration) -> usize {
-        self.pending_tokens.saturating_sub(speed.computes(now.saturating_sub(self.since)))
+        (self.left - speed.computes(now.saturating_sub(self.at))).max(0.0) as usize
+    }
+
+    /// Counts what was computed until now.
+    fn settle(&mut self, speed: PrefillSpeed, now: Duration) {
+        self.left = (self.left - speed.computes(now.saturating_sub(self.at))).max(0.0);
+        self.at = self.at.max(now);
     }
 
     /// Distinct prompt blocks in use.
@@ -89,36 +98,44 @@ impl ActiveLoad {
     }
 
     /// A request was placed here.
-    pub fn add(&mut self, prompt: &[SequenceHash], prefill_tokens: usize, now: Duration) -> Ticket {
+    pub fn add(
+        &mut self,
+        prompt: &[SequenceHash],
+        prefill_tokens: usize,
+        speed: PrefillSpeed,
+        now: Duration,
+    ) -> Ticket {
         self.requests += 1;
         self.total_blocks += prompt.len();
         prompt.iter().for_each(|hash| *self.blocks.entry(*hash).or_default() += 1);
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        if self.pending.is_empty() {
-            self.since = now;
-        }
+        self.settle(speed, now);
+        self.alone = self.pending.is_empty().then_some((ticket, now));
+        self.left += prefill_tokens as f64;
         self.pending.push_back((ticket, prefill_tokens));
         self.pending_tokens += prefill_tokens;
         ticket
     }
 
-    /// Its first token came: what it had to compute is computed, and those before it are as well as done.
+    /// Its first token came: what it had to compute is computed.
     pub fn prefilled(&mut self, ticket: Ticket, speed: &mut PrefillSpeed, now: Duration) {
-        let first = self.pending.front().is_some_and(|(first, _)| *first == ticket);
-        if let Some(tokens) = self.give_up(ticket) {
-            if first {
-                speed.learn(tokens, now.saturating_sub(self.since));
-            }
-            self.since = now;
+        let since = self.alone.and_then(|(alone, since)| (alone == ticket).then_some(since));
+        self.settle(*speed, now);
+        if let Some(tokens) = self.give_up(ticket)
+            && let Some(since) = since
+        {
+            speed.learn(tokens, now.saturating_sub(since));
         }
     }
 
-    /// It will have none. Tokens that were to be computed.
+    /// It will have none, or none that tells. Tokens that were to be computed.
     pub fn give_up(&mut self, ticket: Ticket) -> Option<usize> {
         let at = self.pending.iter().position(|(pending, _)| *pending == ticket)?;
         let (_, tokens) = self.pending.remove(at)?;
         self.pending_tokens -= tokens;
+        // No more is left than those who wait for it have.
+        self.left = self.left.min(self.pending_tokens as f64);
         Some(tokens)
     }
 
@@ -150,8 +167,8 @@ mod tests {
     fn shared_blocks_count_once_until_the_last_request_is_over() {
         let path = |own: u64| vec![SequenceHash(1), SequenceHash(2), SequenceHash(own)];
         let mut load = ActiveLoad::default();
-        let ticket = load.add(&path(10), 96, Duration::ZERO);
-        load.add(&path(20), 32, Duration::ZERO);
+        let ticket = load.add(&path(10), 96, PrefillSpeed::default(), Duration::ZERO);
+        load.add(&path(20), 32, PrefillSpeed::default(), Duration::ZERO);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&path(30))), (2, 128, 5));
         load.grew(2);
         assert_eq!((load.blocks(), load.total_blocks()), (4, 8));
@@ -166,17 +183,25 @@ mod tests {
     fn what_is_to_be_computed_dwindles_at_the_speed_learnt() {
         let at = Duration::from_millis;
         let (mut load, mut speed) = (ActiveLoad::default(), PrefillSpeed::default());
-        let first = load.add(&[], 4000, at(0));
+        let first = load.add(&[], 4000, speed, at(0));
         assert_eq!(load.prefill_left(speed, at(400)), 4000, "nothing is known of its speed");
         load.prefilled(first, &mut speed, at(500));
         assert_eq!(load.prefill_left(speed, at(500)), 0);
-        let [second, third] = [load.add(&[], 4000, at(1000)), load.add(&[], 2000, at(1100))];
+        let second = load.add(&[], 4000, speed, at(1000));
+        let third = load.add(&[], 2000, speed, at(1125));
         assert_eq!(load.prefill_left(speed, at(1250)), 4000);
         assert_eq!(load.prefill_left(speed, at(9000)), 0);
         assert_eq!(load.prefill_tokens(), 6000);
-        // What came after it is begun then, and one that leaves takes its own along.
-        load.prefilled(second, &mut speed, at(1500));
-        assert_eq!(load.prefill_left(speed, at(1500)), 2000);
+        // No more is left than is waited for, and nothing is learnt where two were computed together.
+        let before = speed.computes(at(1000));
+        load.prefilled(second, &mut speed, at(1250));
+        assert_eq!((load.prefill_left(speed, at(1250)), speed.computes(at(1000))), (2000, before));
         assert_eq!((load.give_up(third), load.give_up(third), load.prefill_tokens()), (Some(2000), None, 0));
+        // What comes to one that is overdue is still to be computed.
+        let stuck = load.add(&[], 4000, speed, at(2000));
+        load.add(&[], 3000, speed, at(60_000));
+        assert_eq!(load.prefill_left(speed, at(60_000)), 3000);
+        load.give_up(stuck);
+        assert_eq!(load.prefill_left(speed, at(60_000)), 3000);
     }
 }

@@ -49,6 +49,11 @@ impl Cause {
         }
     }
 
+    /// Whether learning again what the worker holds may mend it.
+    pub fn resync_helps(self) -> bool {
+        matches!(self, Self::Events)
+    }
+
     /// What to look at.
     pub fn advice(self) -> &'static str {
         match self {

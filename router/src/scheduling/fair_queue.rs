@@ -87,10 +87,14 @@ impl<T> FairQueue<T> {
 
     /// Waits where it was before it was called.
     pub fn rejoin(&mut self, place: Place, waiter: T) {
-        // Its turn came to nothing.
+        self.refund(place);
+        self.insert(place, waiter);
+    }
+
+    /// A turn came to nothing: its class is not to pay for it.
+    pub fn refund(&mut self, place: Place) {
         let class = &mut self.classes[place.class];
         class.due -= 1.0 / class.weight;
-        self.insert(place, waiter);
     }
 
     fn insert(&mut self, place: Place, waiter: T) {

@@ -40,10 +40,20 @@ const SILENCE: Duration = Duration::from_secs(5);
 pub struct Peers {
     most_routers: usize,
     most_workers: usize,
-    routers: Mutex<HashMap<u64, Peer>>,
+    routers: Mutex<Routers>,
     /// Of all of them together.
     sums: ArcSwap<HashMap<WorkerId, Load>>,
 }
+
+#[derive(Debug, Default)]
+struct Routers {
+    by_id: HashMap<u64, Peer>,
+    /// Somebody spoke since it was summed up.
+    changed: bool,
+}
+
+/// More of anything than a router has on one worker.
+const MOST: usize = 1 << 32;
 
 #[derive(Debug)]
 struct Peer {
@@ -56,13 +66,15 @@ impl Peers {
         Self { most_routers, most_workers, routers: Mutex::default(), sums: ArcSwap::default() }
     }
 
-    /// A router told of its load.
+    /// A router told of its load. It counts from the next [`settle`](Self::settle) on.
     pub fn heard(&self, report: &LoadReport, now: Instant) {
         let mut routers = self.routers.lock();
-        if !routers.contains_key(&report.router) && routers.len() >= self.most_routers {
+        if !routers.by_id.contains_key(&report.router) && routers.by_id.len() >= self.most_routers {
             return;
         }
-        let peer = routers.entry(report.router).or_insert_with(|| Peer { heard: now, loads: HashMap::new() });
+        routers.changed = true;
+        let peer =
+            routers.by_id.entry(report.router).or_insert_with(|| Peer { heard: now, loads: HashMap::new() });
         peer.heard = now;
         if report.whole {
             peer.loads.clear();
@@ -72,31 +84,34 @@ impl Peers {
             if share.requests == 0 {
                 peer.loads.remove(&worker);
             } else if peer.loads.contains_key(&worker) || peer.loads.len() < self.most_workers {
-                let Share { requests, prefill_tokens, blocks, .. } = *share;
+                // They are strangers' numbers.
+                let [requests, prefill_tokens, blocks] =
+                    [share.requests, share.prefill_tokens, share.blocks].map(|number| number.min(MOST));
                 peer.loads.insert(worker, Load { requests, prefill_tokens, blocks, total_blocks: blocks });
             }
         }
-        self.sum_up(&routers);
     }
 
-    /// Forgets who has fallen silent.
-    pub fn expire(&self, now: Instant) {
+    /// Sums up what was heard, and forgets who has fallen silent.
+    pub fn settle(&self, now: Instant) {
         let mut routers = self.routers.lock();
-        let before = routers.len();
-        routers.retain(|_, peer| now.saturating_duration_since(peer.heard) < SILENCE);
-        if routers.len() < before {
-            self.sum_up(&routers);
+        let before = routers.by_id.len();
+        routers.by_id.retain(|_, peer| now.saturating_duration_since(peer.heard) < SILENCE);
+        if !std::mem::take(&mut routers.changed) && routers.by_id.len() == before {
+            return;
         }
-    }
-
-    fn sum_up(&self, routers: &HashMap<u64, Peer>) {
         let mut sums: HashMap<WorkerId, Load> = HashMap::new();
-        for (worker, load) in routers.values().flat_map(|peer| &peer.loads) {
+        for (worker, load) in routers.by_id.values().flat_map(|peer| &peer.loads) {
             let sum = sums.entry(*worker).or_default();
-            // They are strangers' numbers.
             *sum = sum.and(*load);
         }
         self.sums.store(std::sync::Arc::new(sums));
+    }
+
+    /// Nobody can be heard.
+    pub fn forget(&self) {
+        *self.routers.lock() = Routers { changed: true, ..Routers::default() };
+        self.settle(Instant::now());
     }
 
     /// What the others have on a worker.
@@ -105,7 +120,7 @@ impl Peers {
     }
 
     pub fn count(&self) -> usize {
-        self.routers.lock().len()
+        self.routers.lock().by_id.len()
     }
 }
 
@@ -154,6 +169,7 @@ mod tests {
         let tell = |told: &mut Told, router, now: Vec<(WorkerId, Load)>, whole| {
             let report = told.report(router, now, whole);
             report.iter().for_each(|report| peers.heard(report, Instant::now()));
+            peers.settle(Instant::now());
             report.map(|report| report.loads.len())
         };
         assert_eq!(tell(&mut told[0], 7, vec![(one, load(3)), (two, load(1))], true), Some(2));
@@ -173,7 +189,9 @@ mod tests {
         tokio::time::advance(SILENCE - Duration::from_secs(1)).await;
         tell(&mut told[1], 8, vec![(one, load(2))], true);
         tokio::time::advance(Duration::from_secs(2)).await;
-        peers.expire(Instant::now());
+        peers.settle(Instant::now());
         assert_eq!((peers.load(one).requests, peers.count()), (2, 1));
+        peers.forget();
+        assert_eq!((peers.load(one).requests, peers.count()), (0, 0));
     }
 }

@@ -1,8 +1,8 @@
 //! Whether placing by cache pays. A small share of requests is placed by load alone; if the others come out measurably
 //! slower over a window, placement leans towards load, and back again when they do not.
 //!
-//! Leaning halves the weight of what is cached, window after window, down to none. Written by first tokens, read by
-//! every placement.
+//! Leaning halves the weight of what is cached, window after window, down to none; it is given back when placing by cache
+//! is measurably faster, or has not been slower for some windows. Written by first tokens, read by every placement.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +15,8 @@ const WINDOW: u64 = 64;
 const MARGIN: f64 = 1.1;
 /// And it must hardly be chance: as many standard errors apart.
 const CERTAIN: f64 = 3.0;
+/// Windows without a difference until it is tried again.
+const CALM: u32 = 4;
 /// Below this the weight is none.
 const LEAST: f64 = 1.0 / 16.0;
 
@@ -32,6 +34,8 @@ struct State {
     sides: [Times; 2],
     judged: u64,
     last: [f64; 2],
+    /// Windows in a row that were not slower.
+    calm: u32,
 }
 
 /// A running mean and variance (Welford's).
@@ -98,7 +102,12 @@ impl SafetyNet {
         let apart =
             (by_cache.mean - by_load.mean) / (by_cache.variance() + by_load.variance()).sqrt().max(1e-9);
         let slower = by_cache.mean > MARGIN * by_load.mean && apart > CERTAIN;
+        let faster = by_load.mean > MARGIN * by_cache.mean && apart < -CERTAIN;
+        let calm = if slower { 0 } else { state.calm + 1 };
+        // Leaning all the way there is no difference to be seen, so that it is tried again after a while.
+        let returns = faster || calm >= CALM;
         *state = State {
+            calm: if returns { 0 } else { calm },
             judged: state.judged + 1,
             last: [by_cache.mean, by_load.mean],
             sides: Default::default(),
@@ -108,6 +117,7 @@ impl SafetyNet {
         let lean = match before {
             _ if slower && before / 2.0 < LEAST => 0.0,
             _ if slower => before / 2.0,
+            _ if !returns => before,
             0.0 => LEAST,
             _ => (before * 2.0).min(1.0),
         };
@@ -123,6 +133,13 @@ impl SafetyNet {
         } else if lean > before {
             tracing::info!(lean, cache_ms, load_ms, "placing by cache pays; leaning back");
         }
+    }
+
+    /// Begins anew.
+    pub(super) fn reset(&self) {
+        let mut state = self.state.lock();
+        *state = State { judged: state.judged, last: state.last, ..State::default() };
+        self.lean.store(1.0_f64.to_bits(), Ordering::Relaxed);
     }
 
     pub(super) fn report(&self) -> SafetyReport {
@@ -151,6 +168,8 @@ mod tests {
         windows(&net, 1, 800, 400);
         assert_eq!(net.lean(), 0.5);
         windows(&net, 4, 800, 400);
+        assert_eq!(net.lean(), 0.0);
+        windows(&net, u64::from(CALM) - 1, 405, 400);
         assert_eq!(net.lean(), 0.0);
         windows(&net, 1, 405, 400);
         assert_eq!(net.lean(), LEAST);

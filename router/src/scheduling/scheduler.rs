@@ -1,8 +1,7 @@
 //! The load every worker carries, and placements made by it.
 //!
-//! Invariant: what live reservations took adds up to the counters. Written by [`Scheduler::place`],
-//! [`Scheduler::reserve`] and [`Reservation`] alone, under one lock that is held for microseconds and never across an
-//! await; read by whoever shows it.
+//! Invariant: what live reservations took adds up to the counters. Written by [`Scheduler::place`] and [`Reservation`]
+//! alone, under one lock that is never held across an await; read by whoever shows it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 use super::active_load::{ActiveLoad, PrefillSpeed, Ticket};
 use super::safety_net::{SafetyNet, SafetyReport};
 use super::selector::{Barred, Candidate, Decision, Policy, Slots, Weights, select};
-use super::waiting_room::WaitingRoom;
+use super::waiting_room::Rooms;
 
 /// What a request asks of a worker.
 #[derive(Clone, Debug)]
@@ -29,7 +28,7 @@ pub struct Demand {
     /// What the client calls its conversation, hashed.
     pub session: Option<u64>,
     /// Who waits for what this request leaves behind.
-    pub room: Option<Arc<WaitingRoom>>,
+    pub rooms: Option<Arc<Rooms>>,
     /// When it came, counted from any moment as all times here are.
     pub arrived: Duration,
 }
@@ -116,9 +115,10 @@ impl Scheduler {
         **self.policy.load()
     }
 
-    /// Requests placed from now on are placed so.
+    /// Requests placed from now on are placed so; what was compared under another policy says nothing of it.
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy));
+        self.net.reset();
     }
 
     /// What would be decided now. Nothing is reserved.
@@ -130,7 +130,8 @@ impl Scheduler {
         draw: u64,
         now: Duration,
     ) -> Decision {
-        self.decide(&self.loads.lock(), demand, overlap, standings, Moment { draw, now, held_out: false })
+        let cached = cached(demand, overlap, standings);
+        self.decide(&self.loads.lock(), demand, &cached, standings, Moment { draw, now, held_out: false })
     }
 
     /// Chooses a worker and reserves its load. A decision without a choice when there is nobody to choose.
@@ -142,38 +143,54 @@ impl Scheduler {
         draw: u64,
         now: Duration,
     ) -> Result<Placement, Decision> {
-        let held_out = self.policy().sees_caches() && self.net.holds_out(draw);
+        let policy = self.policy();
+        let held_out = policy.sees_caches() && self.net.holds_out(draw);
+        // Everything that does not depend on load, before others have to wait for it.
+        let cached = cached(demand, overlap, standings);
         let mut loads = self.loads.lock();
-        let decision = self.decide(&loads, demand, overlap, standings, Moment { draw, now, held_out });
+        let decision = self.decide(&loads, demand, &cached, standings, Moment { draw, now, held_out });
         let Some(worker) = decision.chosen() else { return Err(decision) };
-        let mut reservation = self.book(&mut loads, demand, overlap, worker, now);
+        let at = standings.iter().position(|standing| standing.worker == worker).unwrap_or(0);
+        let mut reservation = self.book(&mut loads, demand, cached[at], worker, now);
         drop(loads);
-        reservation.held_out = Some(held_out);
+        // What was held out says nothing of where the session is at home.
+        if let Some(session) = demand.session.filter(|_| !held_out) {
+            self.homes.insert(session, worker);
+        }
+        reservation.held_out = policy.sees_caches().then_some(held_out);
         Ok(Placement { decision, reservation })
     }
 
-    /// Reserves a given worker: the next one of a decision whose first choice failed.
-    pub fn reserve(
+    /// The same for a request that cannot wait: where every worker has as many as it may, the cheapest takes one more.
+    pub fn place_anyway(
         self: &Arc<Self>,
         demand: &Demand,
         overlap: &Overlap,
-        worker: WorkerId,
+        standings: &[Standing],
+        draw: u64,
         now: Duration,
-    ) -> Reservation {
-        self.book(&mut self.loads.lock(), demand, overlap, worker, now)
+    ) -> Result<Placement, Decision> {
+        let decision = match self.place(demand, overlap, standings, draw, now) {
+            Err(decision) if decision.must_wait() => decision,
+            placed => return placed,
+        };
+        let roomy: Vec<Standing> =
+            standings.iter().map(|standing| Standing { slots: None, ..*standing }).collect();
+        self.place(demand, overlap, &roomy, draw, now).map_err(|_| decision)
     }
 
     fn book(
         self: &Arc<Self>,
         loads: &mut Loads,
         demand: &Demand,
-        overlap: &Overlap,
+        cached: usize,
         worker: WorkerId,
         now: Duration,
     ) -> Reservation {
-        demand.session.into_iter().for_each(|session| self.homes.insert(session, worker));
-        let prefill_tokens = demand.prompt_tokens.saturating_sub(cached(demand, overlap, worker, 1.0));
-        let ticket = loads.busy.entry(worker).or_default().add(&demand.blocks, prefill_tokens, now);
+        let prefill_tokens = demand.prompt_tokens.saturating_sub(cached);
+        let speed = loads.speeds.get(&worker).copied().unwrap_or_default();
+        let load = loads.busy.entry(worker).or_default();
+        let ticket = load.add(&demand.blocks, prefill_tokens, speed, now);
         Reservation {
             scheduler: self.clone(),
             worker,
@@ -184,7 +201,7 @@ impl Scheduler {
             last_block_tokens: demand.prompt_tokens.saturating_sub(demand.blocks.len() * demand.block_tokens),
             answer_blocks: 0,
             held_out: None,
-            room: demand.room.clone(),
+            rooms: demand.rooms.clone(),
         }
     }
 
@@ -192,7 +209,7 @@ impl Scheduler {
         &self,
         loads: &Loads,
         demand: &Demand,
-        overlap: &Overlap,
+        cached: &[usize],
         standings: &[Standing],
         moment: Moment,
     ) -> Decision {
@@ -207,11 +224,10 @@ impl Scheduler {
         let block_tokens = demand.block_tokens.max(1) as f64;
         let idle = ActiveLoad::default();
         let home = demand.session.and_then(|session| self.homes.get(&session));
-        let candidate = |standing: &Standing| {
+        let candidate = |(standing, cached): (&Standing, &usize)| {
             let (load, others) = (loads.busy.get(&standing.worker).unwrap_or(&idle), standing.others);
             let speed = loads.speeds.get(&standing.worker).copied().filter(|_| drains).unwrap_or_default();
-            let cached = cached(demand, overlap, standing.worker, standing.trust);
-            let prefill_tokens = (demand.prompt_tokens.saturating_sub(cached)
+            let prefill_tokens = (demand.prompt_tokens.saturating_sub(*cached)
                 + load.prefill_left(speed, now))
             .saturating_add(others.prefill_tokens);
             Candidate {
@@ -225,7 +241,7 @@ impl Scheduler {
                 barred: standing.barred,
             }
         };
-        let candidates: Vec<Candidate> = standings.iter().map(candidate).collect();
+        let candidates: Vec<Candidate> = standings.iter().zip(cached).map(candidate).collect();
         Decision { held_out, ..select(&policy, &candidates, draw) }
     }
 
@@ -233,9 +249,16 @@ impl Scheduler {
         self.loads.lock().busy.get(&worker).map_or_else(Load::default, Load::of)
     }
 
-    /// Every worker that is busy, and what with.
-    pub fn loads(&self) -> Vec<(WorkerId, Load)> {
-        self.loads.lock().busy.iter().map(|(worker, load)| (*worker, Load::of(load))).collect()
+    /// Every worker that is busy, and what with; of prefill what is left of it by now.
+    pub fn loads(&self, now: Duration) -> Vec<(WorkerId, Load)> {
+        let loads = self.loads.lock();
+        let left = |worker: &WorkerId, load: &ActiveLoad| {
+            load.prefill_left(loads.speeds.get(worker).copied().unwrap_or_default(), now)
+        };
+        let of = |(worker, load): (&WorkerId, &ActiveLoad)| {
+            (*worker, Load { prefill_tokens: left(worker, load), ..Load::of(load) })
+        };
+        loads.busy.iter().map(of).collect()
     }
 
     /// How placement by cache does beside placement by load.
@@ -274,14 +297,14 @@ impl Load {
     }
 }
 
-/// Prompt tokens the worker is believed to have cached.
-fn cached(demand: &Demand, overlap: &Overlap, worker: WorkerId, trust: f64) -> usize {
-    let blocks = overlap.of(worker).expected() as usize;
-    if trust < 1.0 {
-        (blocks as f64 * trust) as usize * demand.block_tokens
-    } else {
-        blocks * demand.block_tokens
-    }
+/// Prompt tokens each worker is believed to have cached.
+fn cached(demand: &Demand, overlap: &Overlap, standings: &[Standing]) -> Vec<usize> {
+    let of = |standing: &Standing| {
+        let blocks = overlap.of(standing.worker).expected() as usize;
+        let believed = if standing.trust < 1.0 { (blocks as f64 * standing.trust) as usize } else { blocks };
+        believed * demand.block_tokens
+    };
+    standings.iter().map(of).collect()
 }
 
 /// Load that one request puts on one worker, for as long as this lives.
@@ -299,7 +322,7 @@ pub struct Reservation {
     answer_blocks: usize,
     /// Which side of the comparison it is on; none when it is on neither.
     held_out: Option<bool>,
-    room: Option<Arc<WaitingRoom>>,
+    rooms: Option<Arc<Rooms>>,
 }
 
 impl Reservation {
@@ -364,8 +387,8 @@ impl Drop for Reservation {
             }
         }
         drop(loads);
-        if let Some(room) = &self.room {
-            room.call_next();
+        if let Some(rooms) = &self.rooms {
+            rooms.call();
         }
     }
 }
@@ -385,7 +408,7 @@ mod tests {
             prompt_tokens: blocks as usize * 32 + 5,
             block_tokens: 32,
             session: None,
-            room: None,
+            rooms: None,
             arrived: Duration::ZERO,
         }
     }
@@ -414,7 +437,10 @@ mod tests {
         reservation.grew(1);
         reservation.grew(64);
         load(1, 0, 10, 13);
-        let second = scheduler.reserve(&demand(12), &Overlap::default(), worker, Duration::ZERO);
+        let second = scheduler
+            .place(&demand(12), &Overlap::default(), &standings(1), 0, Duration::ZERO)
+            .unwrap()
+            .reservation;
         load(2, 389, 12, 25);
         drop(reservation);
         drop(second);
@@ -456,6 +482,26 @@ mod tests {
         for (session, home) in homes.iter().enumerate() {
             assert_eq!(place(session as u64, 99).worker(), home.worker());
         }
+    }
+
+    /// Who cannot wait is taken by the cheapest, and what is not believed is to be computed.
+    #[test]
+    fn crowded_workers_take_one_more_when_they_must() {
+        let scheduler = Scheduler::new(Policy::Kv(Weights::KVLANE), 64, 0.0);
+        let mut full = standings(2);
+        full.iter_mut().for_each(|standing| standing.slots = Some(Slots { run: 1, wait: 0 }));
+        let place = |anyway: bool, standings: &[Standing]| {
+            let (demand, overlap) = (demand(4), Overlap::default());
+            match anyway {
+                true => scheduler.place_anyway(&demand, &overlap, standings, 0, Duration::ZERO),
+                false => scheduler.place(&demand, &overlap, standings, 0, Duration::ZERO),
+            }
+        };
+        let _running: Vec<Placement> = (0..2).map(|_| place(false, &full).unwrap()).collect();
+        assert!(place(false, &full).unwrap_err().must_wait());
+        assert_eq!(place(true, &full).unwrap().decision.ranked.len(), 2);
+        full.iter_mut().for_each(|standing| standing.barred = Some(Barred::Down));
+        assert!(place(true, &full).is_err());
     }
 
     #[test]

@@ -108,9 +108,15 @@ impl Weights {
     /// As they are, or leaning towards load: `lean` 1 changes nothing, 0 leaves load alone.
     #[must_use]
     pub fn leaning(self, lean: f64) -> Self {
-        let own = Self::KVLANE.request / Self::KVLANE.overlap * self.overlap;
-        let request = self.request.max((1.0 - lean) * own);
-        Self { overlap: self.overlap * lean, home: self.home * lean, request, ..self }
+        let (request, waiting) = (Self::KVLANE.request, Self::KVLANE.waiting);
+        Self {
+            overlap: self.overlap * lean,
+            home: self.home * lean,
+            request: self.request.max((1.0 - lean) * request),
+            waiting: self.waiting.max((1.0 - lean) * waiting),
+            slot_guard: self.slot_guard || lean < 1.0,
+            ..self
+        }
     }
 }
 
@@ -141,6 +147,8 @@ pub enum Barred {
     Down,
     /// Its breaker is open: too many requests failed there.
     Breaker,
+    /// This request failed there already.
+    Tried,
     /// All its slots are taken, and another has room. Tried last.
     Full,
     /// As many wait for a slot there as may.
@@ -200,7 +208,7 @@ impl Candidate {
 
     /// Requests that would wait for a slot there, this one included.
     fn waiting(&self) -> usize {
-        self.slots.map_or(0, |slots| (self.active_requests + 1).saturating_sub(slots.run))
+        self.slots.map_or(0, |slots| self.active_requests.saturating_add(1).saturating_sub(slots.run))
     }
 
     /// And so are the places to wait.
@@ -286,11 +294,13 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
             }
         }
         Policy::Kv(_) => {
-            let total = |candidate: &Candidate| rank(candidate).cost.total();
             // Among equals a session stays at home, then the less busy one is better; then it goes around.
             let ties =
                 |candidate: &Candidate| (candidate.tie_break, !candidate.home, candidate.active_requests);
-            free.sort_by(|a, b| total(a).total_cmp(&total(b)).then_with(|| ties(a).cmp(&ties(b))));
+            let mut costs: Vec<(f64, &Candidate)> =
+                free.iter().map(|candidate| (rank(candidate).cost.total(), *candidate)).collect();
+            costs.sort_by(|(one, a), (other, b)| one.total_cmp(other).then_with(|| ties(a).cmp(&ties(b))));
+            free = costs.into_iter().map(|(_, candidate)| candidate).collect();
         }
     }
     // While anybody has room, the full ones come last. When nobody has, cost alone decides where to wait.
@@ -529,7 +539,7 @@ mod tests {
         // Leaning takes the cache's weight away, and gives requests some where they have none.
         assert_eq!(Weights::KVLANE.leaning(1.0), Weights::KVLANE);
         let load = Weights::DYNAMO.leaning(0.0);
-        assert_eq!((load.overlap, load.home, load.request), (0.0, 0.0, 11.25));
+        assert_eq!((load.overlap, load.home, load.request, load.slot_guard), (0.0, 0.0, 360.0, true));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-/// For so long a full engine is remembered as full, where another number was said.
+/// For so long a full engine is remembered as full: what it lacked may have been memory.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Looks that have to agree. Few prove nothing: requests also wait for the step they came in to end, and while long
 /// prompts are computed.
@@ -50,10 +50,9 @@ impl SlotSense {
     /// The number to go by.
     pub fn slots(&self, said: Option<usize>, now: Duration) -> Option<usize> {
         let said = said.filter(|said| *said >= self.most);
-        match (self.full, said) {
-            (Some((_, at)), Some(said)) if now.saturating_sub(at) >= REMEMBERED => Some(said),
-            (Some((full, _)), _) => Some(full),
-            (None, said) => said,
+        match self.full {
+            Some((full, at)) if now.saturating_sub(at) < REMEMBERED => Some(full),
+            _ => said,
         }
     }
 }
@@ -74,7 +73,8 @@ mod tests {
         for second in 3..6 {
             sense.observe(96, 2, at(second));
         }
-        assert_eq!(sense.slots(Some(64), at(900)), Some(96), "that is how much");
+        assert_eq!(sense.slots(Some(64), at(8)), Some(96), "that is how much");
+        assert_eq!(sense.slots(Some(64), at(900)), None, "or was");
         let mut sense = SlotSense::default();
         for (running, waiting) in [(48, 3), (48, 3), (30, 9), (48, 0), (48, 1), (47, 3)] {
             sense.observe(running, waiting, at(2));
@@ -83,7 +83,7 @@ mod tests {
         sense.observe(48, 3, at(3));
         assert_eq!((sense.slots(Some(64), at(4)), sense.slots(None, at(4))), (Some(48), Some(48)));
         assert_eq!(sense.slots(Some(64), at(63)), Some(64), "that is over");
-        assert_eq!(sense.slots(None, at(900)), Some(48), "nothing better is known");
+        assert_eq!(sense.slots(None, at(900)), None);
         sense.observe(49, 0, at(5));
         assert_eq!(sense.slots(Some(64), at(5)), Some(64), "it was not full after all");
         sense.forget();

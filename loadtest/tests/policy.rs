@@ -1,0 +1,118 @@
+//! What the default policy promises, in virtual time: never worse than round robin, whatever the load, and near the best
+//! of the others on every workload. Tables are in `benches/POLICY.md`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use kvlane_loadtest::simulate::{Mode, Row, Scenario, Settings, run};
+
+const MODES: [Mode; 5] =
+    [Mode::RoundRobin, Mode::LeastLoaded, Mode::Dynamo, Mode::Session, Mode::KvlaneSession];
+
+fn rows(scenario: &str, overlay: &str, modes: &[Mode]) -> Vec<Row> {
+    let settings = Scenario::find(scenario).unwrap().settings(&Settings::reference().unwrap(), None).unwrap();
+    run(&settings.overlaid(overlay, "test").unwrap(), modes, |_, _| ()).unwrap()
+}
+
+fn of(rows: &[Row], mode: Mode, level: usize) -> &Row {
+    rows.iter().find(|row| row.mode == mode && row.level == level).unwrap()
+}
+
+/// At most, with some room for chance.
+fn at_most(what: &str, level: usize, found: f64, most: f64) {
+    assert!(found <= most, "{what} at {level}: {found:.1}, expected at most {most:.1}");
+}
+
+/// Six seeds, every level from a third of the slots to a quarter more than there are.
+#[test]
+fn kv_placement_never_loses_to_round_robin() {
+    let modes = [Mode::RoundRobin, Mode::Dynamo, Mode::Kvlane, Mode::Session, Mode::KvlaneSession];
+    let rows = rows("reference", "", &modes);
+    for level in [60, 80, 100, 120, 140, 160, 180, 188, 200, 240] {
+        let [ours, base, plain, session, with_id] =
+            [Mode::Kvlane, Mode::RoundRobin, Mode::Dynamo, Mode::Session, Mode::KvlaneSession]
+                .map(|mode| of(&rows, mode, level).figures);
+        at_most("TTFT p50", level, ours.ttft_p50_ms, 1.02 * base.ttft_p50_ms);
+        at_most("TTFT p95", level, ours.ttft_p95_ms, 1.02 * base.ttft_p95_ms);
+        at_most("ITL p50", level, ours.itl_p50_ms, 1.02 * base.itl_p50_ms);
+        at_most("E2E p50", level, ours.e2e_p50_s, 1.02 * base.e2e_p50_s);
+        at_most("round robin's tokens/s", level, 0.98 * base.tops, ours.tops);
+        at_most("the plain cost's tokens/s", level, 0.98 * plain.tops, ours.tops);
+        at_most("misses", level, 100.0 - ours.hit_pct, 7.0);
+        if level <= 180 {
+            at_most("TTFT p95", level, ours.ttft_p95_ms, 600.0);
+        }
+        at_most("TTFT p95 with ids", level, with_id.ttft_p95_ms, 1.10 * session.ttft_p95_ms);
+    }
+}
+
+/// Where nothing is shared, round robin spaces a closed loop's prompts evenly by itself; see POLICY.md.
+#[test]
+fn no_workload_makes_it_lose_by_much() {
+    let few = "seeds = 2";
+    for (scenario, overlay, within) in [
+        ("think_0", few, 1.05),
+        ("think_8", few, 1.05),
+        ("hot_document", few, 1.05),
+        ("unique", "seeds = 3", 1.15),
+        ("many_documents", few, 1.05),
+        ("uneven", few, 1.05),
+        ("slots_48", few, 1.05),
+        ("slots_80", few, 1.05),
+        ("slots_unknown", few, 1.05),
+        ("lag_500", few, 1.05),
+        ("no_events", few, 1.05),
+        ("routers_4", few, 1.05),
+        ("routers_4_engines", few, 1.05),
+    ] {
+        let rows =
+            rows(scenario, overlay, &[Mode::Kvlane, Mode::RoundRobin, Mode::LeastLoaded, Mode::Dynamo]);
+        for ours in rows.iter().filter(|row| row.mode == Mode::Kvlane) {
+            let others = rows.iter().filter(|row| row.mode != Mode::Kvlane && row.level == ours.level);
+            let best = others.map(|row| row.figures.ttft_p95_ms).fold(f64::INFINITY, f64::min);
+            at_most(scenario, ours.level, ours.figures.ttft_p95_ms, within * best);
+        }
+    }
+}
+
+/// Requests that name their conversation do as well as if it were pinned, without its weaknesses.
+#[test]
+fn an_id_is_as_good_as_a_pin() {
+    for scenario in ["think_2", "many_documents", "routers_2"] {
+        let rows = rows(scenario, "seeds = 2", &MODES);
+        for ours in rows.iter().filter(|row| row.mode == Mode::KvlaneSession) {
+            let pinned = of(&rows, Mode::Session, ours.level).figures.ttft_p95_ms;
+            at_most(scenario, ours.level, ours.figures.ttft_p95_ms, 1.10 * pinned);
+        }
+    }
+}
+
+/// When every worker is full a plain queue forgets where prompts are cached; waiting at the cheapest does not.
+#[test]
+fn overflow_by_cost_beats_a_plain_queue() {
+    let levels = "levels = [200, 240]\nseeds = 2";
+    let by_cost = rows("reference", levels, &[Mode::Kvlane, Mode::RoundRobin]);
+    let queued = rows("reference", &format!("{levels}\nrouter.overflow = 0"), &[Mode::Kvlane]);
+    for level in [200, 240] {
+        let [by_cost, queued] = [&by_cost, &queued].map(|rows| of(rows, Mode::Kvlane, level).figures);
+        at_most("TTFT p50 with overflow", level, by_cost.ttft_p50_ms, 0.9 * queued.ttft_p50_ms);
+        at_most("hits of a plain queue", level, queued.hit_pct, 90.0);
+    }
+    // With no place to wait anywhere, nothing is lost all the same.
+    assert!(
+        of(&queued, Mode::Kvlane, 240).figures.rps > 0.8 * of(&by_cost, Mode::RoundRobin, 240).figures.rps
+    );
+}
+
+/// The plain cost crowds workers past their slots. With some requests placed by load alone to compare with, that is
+/// noticed, and placement leans towards load.
+#[test]
+fn the_safety_net_catches_a_policy_that_loses() {
+    let modes = [Mode::Dynamo, Mode::Kvlane];
+    let with = rows("holdout", "levels = [188]\nseeds = 2", &modes);
+    let without = rows("holdout", "levels = [188]\nseeds = 2\nrouter.holdout = 0", &modes);
+    let [caught, fallen] = [&with, &without].map(|rows| of(rows, Mode::Dynamo, 188).figures);
+    at_most("TTFT p95 with the net", 188, caught.ttft_p95_ms, 0.6 * fallen.ttft_p95_ms);
+    // And where placing by cache pays it costs no more than the share that is held out.
+    let [watched, alone] = [&with, &without].map(|rows| of(rows, Mode::Kvlane, 188).figures);
+    at_most("misses", 188, 100.0 - watched.hit_pct, 100.0 - alone.hit_pct + 2.0);
+}
