@@ -6,12 +6,13 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients demo test bench bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients demo test bench policy bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        three simulated engines, the router on port 8000, one conversation both ways"
 	@echo "make test        checks formatting and lints, runs every test"
 	@echo "make bench       criterion benches of hashing and the index, and a reader beside a writer"
+	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
 	@echo "make fuzz        random bytes at every decoder (needs cargo-fuzz)"
 	@echo "make lint        formatting, clippy, licences"
@@ -54,9 +55,9 @@ test: setup setup-clients
 bench: setup
 	$(CARGO) bench --locked -p kvlane-benches
 
-## tables of benches/POLICY.md on standard output; TRACE=FILE for a Mooncake-format trace (simulated, some minutes)
+# The tables of benches/POLICY.md on standard output. TRACE=FILE adds a Mooncake-format trace.
 policy: setup
-	cargo run --release --quiet -p kvlane-loadtest --bin kvlane-load -- simulate --scenario all --markdown \
+	$(CARGO) run --release --quiet --locked -p kvlane-loadtest --bin kvlane-load -- simulate --scenario all --markdown \
 		--modes round_robin,least_loaded,session,dynamo,kvlane,kvlane_session $(if $(TRACE),--trace $(TRACE))
 
 bench-peer: setup

@@ -137,7 +137,9 @@ async fn adapters_wait_by_themselves() {
     let running: Vec<_> = (0..3).map(|n| asks(&bed, &of("adapter", &format!("adapter {n}")), &[])).collect();
     let series = "kvlane_queue_requests{model=\"adapter\",priority=\"normal\"}";
     until("one of the adapter's to wait", || async { bed.metric(series).await == Some(1.0) }).await;
-    let elsewhere = bed.chat(&of("kvlane-small", "elsewhere")).await;
+    let mut short = of("kvlane-small", "elsewhere");
+    short["max_tokens"] = json!(1);
+    let elsewhere = bed.chat(&short).await;
     assert_eq!(elsewhere.status, 200);
     assert_eq!(
         bed.metric("kvlane_queue_wait_seconds_count{priority=\"normal\"}").await,
