@@ -261,8 +261,15 @@ impl App {
             background.spawn(sending);
             exporter
         });
-        let proxy =
-            Proxy::new(&config.proxy, metrics.clone(), scheduler.clone(), index.clone(), clock, cut.clone());
+        let proxy = Proxy::new(
+            &config.proxy,
+            metrics.clone(),
+            scheduler.clone(),
+            index.clone(),
+            keeper.clone(),
+            clock,
+            cut.clone(),
+        );
         let router = Arc::new(Router {
             settings: shown(settings),
             metrics,

@@ -33,12 +33,12 @@ pub use self::settlement::Settlement;
 pub use self::sse::SseWatch;
 pub use self::upstream::Upstreams;
 use crate::config::Proxy as ProxySettings;
-use crate::discovery::{Served, Sight, Worker};
+use crate::discovery::{Keeper, Served, Sight, Worker};
 use crate::error::{Failure, RouterError};
 use crate::index_feed::Feeds;
 use crate::metrics::{Metrics, Outcome};
 use crate::openai::ClientRequest;
-use crate::scheduling::{Barred, Demand, Placement, Reservation, Scheduler};
+use crate::scheduling::{Barred, Demand, Placement, Scheduler};
 
 /// Everything that sends requests on shares one of these.
 #[derive(Debug)]
@@ -53,6 +53,7 @@ pub struct Proxy {
     scheduler: Arc<Scheduler>,
     index: Arc<Index>,
     clock: FeedClock,
+    keeper: Arc<Keeper>,
     /// Ends every stream when there is no time left.
     cut: CancellationToken,
 }
@@ -129,6 +130,7 @@ impl Proxy {
         metrics: Arc<Metrics>,
         scheduler: Arc<Scheduler>,
         index: Arc<Index>,
+        keeper: Arc<Keeper>,
         clock: FeedClock,
         cut: CancellationToken,
     ) -> Self {
@@ -144,13 +146,15 @@ impl Proxy {
             scheduler,
             index,
             clock,
+            keeper,
             cut,
         }
     }
 
     /// Has the request answered. Errors are for the client; its worker's answer, be it an error, is a response.
     pub async fn forward(&self, journey: Journey) -> Result<Response<Body>, RouterError> {
-        let Journey { payload, headers, served, demand, mut overlap, placement, mut ledger, .. } = journey;
+        let Journey { payload, headers, mut served, demand, mut overlap, placement, mut ledger, .. } =
+            journey;
         self.budget.deposit();
         let mut reservation = placement.reservation;
         let mut tried: Vec<u64> = Vec::new();
@@ -205,19 +209,20 @@ impl Proxy {
                 attempts = ledger.attempts,
                 "attempt failed"
             );
-            if ledger.attempts > self.retries {
+            if ledger.attempts > self.retries || !self.budget.withdraw() {
                 break failure;
             }
-            // Decided anew: what was known at the beginning may be long over.
+            // Decided anew: who was there and what they had at the beginning may be long over.
+            if let Some(now) = self.keeper.fleet().models.get(&served.name) {
+                served = now.clone();
+            }
             overlap = self.index.overlap(&demand.blocks, self.clock.tick());
             let Some(next) = self.place_elsewhere(&demand, &overlap, &served, &journey.sight, &tried) else {
                 break failure;
             };
-            if !self.budget.withdraw() {
-                break failure;
-            }
             self.metrics.retried(failure.name());
-            reservation = next;
+            ledger.placed.decided(&next.decision, Instant::now());
+            reservation = next.reservation;
         };
         if let [alone] = &internal_errors[..] {
             alone.breaker.failed();
@@ -238,15 +243,15 @@ impl Proxy {
         served: &Served,
         sight: &Sight,
         tried: &[u64],
-    ) -> Option<Reservation> {
-        let mut standings = served.standings(sight);
+    ) -> Option<Placement> {
+        let policy = self.scheduler.policy();
+        let mut standings = served.standings(sight, &policy, &self.index);
         for standing in standings.iter_mut().filter(|standing| tried.contains(&standing.worker.instance)) {
             standing.barred = standing.barred.or(Some(Barred::Tried));
         }
-        let draw = if self.scheduler.policy().takes_turns() { served.group.turn() } else { rand::random() };
+        let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
         let now = self.scheduler.time(Instant::now());
-        let placed = self.scheduler.place_anyway(demand, overlap, &standings, draw, now);
-        placed.ok().map(|placement| placement.reservation)
+        self.scheduler.place_anyway(demand, overlap, &standings, draw, now).ok()
     }
 
     /// Until its events say so, the worker is expected to hold what it is sent, if anything is. Whether they will.

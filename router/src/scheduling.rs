@@ -25,4 +25,4 @@ pub use self::scheduler::{Demand, Load, Placement, Reservation, Scheduler, Stand
 pub use self::selector::{Barred, Candidate, Cost, Decision, Policy, Ranked, Said, Slots, Weights, select};
 pub use self::slots::SlotSense;
 pub use self::strangers::Strangers;
-pub use self::waiting_room::{NoPlace, Rooms, Waiting, WaitingRoom, WaitingRules};
+pub use self::waiting_room::{NoPlace, Waiting, WaitingRoom, WaitingRules};

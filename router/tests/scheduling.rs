@@ -135,8 +135,7 @@ async fn adapters_wait_by_themselves() {
         body
     };
     let running: Vec<_> = (0..3).map(|n| asks(&bed, &of("adapter", &format!("adapter {n}")), &[])).collect();
-    let series = "kvlane_queue_requests{model=\"adapter\",priority=\"normal\"}";
-    until("one of the adapter's to wait", || async { bed.metric(series).await == Some(1.0) }).await;
+    until("one of the adapter's to wait", || async { waiting(&bed, "normal").await == 1.0 }).await;
     let mut short = of("kvlane-small", "elsewhere");
     short["max_tokens"] = json!(1);
     let elsewhere = bed.chat(&short).await;
@@ -225,6 +224,8 @@ async fn a_worker_that_reports_less_than_the_index_says_is_suspect_and_asked_ane
             decision["chosen"]["held_blocks"].as_u64().unwrap() > 5
         })
         .await;
+        // Only a stream's first token is seen.
+        body["stream"] = json!(true);
         assert_eq!(bed.chat(&body).await.status, 200);
         if bed.worker(0).await["index"]["suspect"].is_string() {
             break;

@@ -328,7 +328,7 @@ impl<'a> Lab<'a> {
 
     /// There may be room: those who wait are placed, as far as there is.
     fn call_waiting(&mut self, router: usize) {
-        while let Some((place, number)) = self.fronts[router].queue.call() {
+        while let Some((place, number)) = self.fronts[router].queue.call(|_| true) {
             if !self.places(number) {
                 self.fronts[router].queue.rejoin(place, number);
                 return;
@@ -348,7 +348,8 @@ impl<'a> Lab<'a> {
             prompt_tokens,
             block_tokens: self.settings.engine.block_tokens,
             session: inflight.conversation.as_ref().filter(|_| self.sessions).map(Conversation::id),
-            rooms: None,
+            room: None,
+            streamed: true,
             arrived: since_start(inflight.asked),
         };
         let draw = if self.turns { self.placed } else { self.random.random() };

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvlane_indexer::{BlockSize, WorkerId};
+use kvlane_indexer::{BlockSize, Index, WorkerId};
 
 use super::worker::{Sight, Worker, WorkerState};
 use crate::metrics::ModelMetrics;
 use crate::preprocess::Words;
-use crate::scheduling::{Barred, Rooms, Standing, WaitingRoom, WaitingRules};
+use crate::scheduling::{Barred, Policy, Standing, WaitingRoom, WaitingRules};
 
 /// A base model: what all who serve it have in common.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub struct Group {
     /// Tokens in a block; the first worker's word, or the operator's.
     pub block_size: BlockSize,
     /// Where requests wait when nobody may take another.
-    pub rooms: Arc<Rooms>,
+    pub room: Arc<WaitingRoom>,
     /// Counts up with every request.
     turns: AtomicU64,
 }
 
 impl Group {
     pub fn new(name: String, words: Words, block_size: BlockSize, waiting: WaitingRules) -> Self {
-        Self { name, words, block_size, rooms: Arc::new(Rooms::new(waiting)), turns: AtomicU64::new(0) }
+        Self { name, words, block_size, room: WaitingRoom::new(waiting), turns: AtomicU64::new(0) }
     }
 
     /// Whose turn it is.
@@ -47,14 +47,12 @@ pub struct Served {
     pub max_len: Option<usize>,
     pub workers: Vec<Arc<Worker>>,
     pub metrics: Arc<ModelMetrics>,
-    /// Where its requests wait.
-    pub room: Arc<WaitingRoom>,
 }
 
 impl Served {
     /// Everyone who serves it, and why some may not be chosen. When breakers have taken out half of those that are there
     /// or more, the fault is hardly theirs: then nobody is barred by one.
-    pub fn standings(&self, sight: &Sight) -> Vec<Standing> {
+    pub fn standings(&self, sight: &Sight, policy: &Policy, index: &Index) -> Vec<Standing> {
         let mut standings: Vec<Standing> =
             self.workers.iter().flat_map(|worker| worker.standings(sight)).collect();
         let by_breaker = |standing: &Standing| standing.barred == Some(Barred::Breaker);
@@ -62,6 +60,11 @@ impl Served {
         if free < standings.iter().filter(|standing| by_breaker(standing)).count() {
             for standing in standings.iter_mut().filter(|standing| by_breaker(standing)) {
                 standing.barred = None;
+            }
+        }
+        if policy.compares_trees() {
+            for standing in &mut standings {
+                standing.held_blocks = index.held_blocks(standing.worker);
             }
         }
         standings

@@ -440,7 +440,13 @@ impl Keeper {
         let over_nats = worker.feeds.lock().as_ref().is_some_and(|feeds| feeds.kind() == "nats");
         tracing::warn!(worker = worker.name, "what is known of the worker's cache is learnt again");
         match self.nats.get().filter(|_| over_nats) {
-            Some(nats) => nats.resync(worker.instance),
+            Some(nats) => {
+                nats.resync(worker.instance);
+                // It is asked soon; until then nothing of it is to be believed.
+                for rank in &worker.about().ranks {
+                    self.index.forget(WorkerId::new(worker.instance, *rank));
+                }
+            }
             // Started again by whoever looks after it.
             None => self.unfeed(worker),
         }
@@ -480,7 +486,6 @@ impl Keeper {
                     max_len: None,
                     workers: Vec::new(),
                     metrics: self.metrics.model(&model.name),
-                    room: group.rooms.of(&model.name),
                 });
                 // One name, one model.
                 if Arc::ptr_eq(&served.group, group) && served.lora_name.is_some() == adapters {
@@ -497,14 +502,9 @@ impl Keeper {
         }
         fleet.models = models.into_iter().map(|(name, served)| (name, Arc::new(served))).collect();
         inner.groups.retain(|_, group| fleet.models.values().any(|served| Arc::ptr_eq(&served.group, group)));
-        for group in inner.groups.values() {
-            group.rooms.retain(|name| {
-                fleet.models.get(name).is_some_and(|served| Arc::ptr_eq(&served.group, group))
-            });
-        }
         self.fleet.store(Arc::new(fleet));
         // Somebody may have come whom those who wait could go to.
-        inner.groups.values().for_each(|group| group.rooms.call());
+        inner.groups.values().for_each(|group| group.room.call_next());
         self.changed.send_modify(|changes| *changes += 1);
     }
 

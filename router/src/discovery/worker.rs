@@ -230,6 +230,7 @@ impl Worker {
         let mut seen = self.seen.lock();
         *seen = Seen::default();
         self.show(&seen, now);
+        self.reports_cached.store(false, Ordering::Relaxed);
         self.belief.forget();
     }
 

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::completions::{Asker, prompt, read_either, session_key, standings};
+use super::completions::{Asker, prompt, read_either, session_key};
 use super::{decoded, exposition, json_answer, read_body, text};
 use crate::app::Router;
 use crate::config::{KvPolicy, Mode};
@@ -269,10 +269,11 @@ async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) ->
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
         session: session.map(|session| session_key(&session, &served)),
-        rooms: None,
+        room: None,
+        streamed: request.streams(),
         arrived: router.scheduler.time(Instant::now()),
     };
-    let standings = standings(router, &served);
+    let standings = served.standings(&router.sight, &router.scheduler.policy(), &router.index);
     let decision = router.scheduler.explain(&demand, &overlap, &standings, 0, demand.arrived);
     let (mode, at) = (router.mode().name(), since_1970().as_secs_f64());
     let explained = Explained::new(&served, mode, &demand, prompt.exact, &overlap, &decision, at);

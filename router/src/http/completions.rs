@@ -22,7 +22,7 @@ use crate::metrics::Meter;
 use crate::openai::{ClientRequest, Endpoint, json_error};
 use crate::preprocess::{Blocks, Prompt};
 use crate::proxy::{Body, Expects, Journey, Ledger, Payload, PlacedBy, passed_on};
-use crate::scheduling::{Decision, Demand, Placement, Priority, Standing};
+use crate::scheduling::{Decision, Demand, Placement, Priority};
 use crate::telemetry::{REQUEST_ID, RequestId, Span, TRACEPARENT};
 
 /// An error, and whether a meter has counted it.
@@ -136,22 +136,23 @@ async fn place(
         block_tokens: served.group.block_size.tokens(),
         // A conversation is at home with one model at a time.
         session: asker.session.as_ref().filter(|_| generates).map(|session| session_key(session, served)),
-        rooms: Some(served.group.rooms.clone()),
+        room: Some(served.group.room.clone()),
+        streamed: payload.streams(),
         arrived: router.scheduler.time(arrived),
     };
     let draw = if policy.takes_turns() { served.group.turn() } else { rand::random() };
     let mut took = (Duration::ZERO, Duration::ZERO);
     // Who is there, what each holds and has to do is looked at again whenever the request's turn comes.
-    let attempt = || {
+    let mut attempt = || {
         let served = router.served(Some(&served.name)).unwrap_or_else(|_| served.clone());
         let looked = Instant::now();
         let overlap = router.index.overlap(&demand.blocks, router.clock.tick());
         let found = Instant::now();
-        let (standings, now) = (standings(router, &served), router.scheduler.time(found));
+        let standings = served.standings(&router.sight, &policy, &router.index);
+        let now = router.scheduler.time(found);
         let placed = if generates {
             router.scheduler.place(&demand, &overlap, &standings, draw, now)
         } else {
-            // Not a matter of slots.
             router.scheduler.place_anyway(&demand, &overlap, &standings, draw, now)
         };
         took = (found - looked, found.elapsed());
@@ -161,7 +162,13 @@ async fn place(
             Ok(placement) => Some(Ok((served, overlap, placement))),
         }
     };
-    let placed = served.room.placed(asker.priority, attempt).await;
+    let placed = if generates {
+        let name = xxh3_64(served.name.as_bytes());
+        served.group.room.placed(name, asker.priority, attempt).await
+    } else {
+        // Not a matter of slots: it finds somebody, or nobody is there.
+        Ok((attempt().unwrap_or(Err(RouterError::Internal)), Duration::ZERO))
+    };
     ledger.meter.waited(asker.priority, placed.as_ref().map(|(_, waited)| *waited).map_err(|why| *why));
     let full = |why| RouterError::Full { model: served.name.clone(), why };
     let (placed, waited) = placed.map_err(full)?;
@@ -177,6 +184,7 @@ async fn place(
         prompt_tokens: demand.prompt_tokens,
         blocks: demand.blocks.len(),
         block_tokens: demand.block_tokens,
+        at: Some(Instant::now()),
         ..PlacedBy::new(mode, &placement.decision)
     };
     tracing::debug!(model = served.name, decision = ?placement.decision, "placed");
@@ -186,17 +194,6 @@ async fn place(
     };
     let exact = prompt.exact && matches!(payload, Payload::Generate(request) if reads_cache(request));
     Ok(Placed { served, demand, exact, overlap, placement })
-}
-
-/// Everyone who serves the model, as far as the policy wants to know them.
-pub(super) fn standings(router: &Router, served: &Served) -> Vec<Standing> {
-    let mut standings = served.standings(&router.sight);
-    if router.scheduler.policy().compares_trees() {
-        for standing in &mut standings {
-            standing.held_blocks = router.index.held_blocks(standing.worker);
-        }
-    }
-    standings
 }
 
 /// Longer names of conversations are cut in the log.

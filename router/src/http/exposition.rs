@@ -240,8 +240,10 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
 fn waiting(router: &Router, out: &mut Exposition) {
     let fleet = router.keeper.fleet();
     let of = |value: &dyn Fn(Waiting) -> f64| -> Vec<Series<'static>> {
-        let each = fleet.models.values().flat_map(|served| {
-            let waiting = served.room.waiting();
+        // Adapters wait with their base.
+        let bases = fleet.models.values().filter(|served| served.name == served.group.name);
+        let each = bases.flat_map(|served| {
+            let waiting = served.group.room.waiting();
             Priority::ALL.into_iter().zip(waiting).map(move |(priority, waiting)| {
                 let labels = vec![("model", served.name.clone()), ("priority", priority.name().to_owned())];
                 (labels, waiting)

@@ -185,6 +185,11 @@ impl Meter {
         self.first.filter(|_| self.streamed).map(|first| first - self.arrived)
     }
 
+    /// How long after that a stream's first token came; none for what is not streamed.
+    pub fn first_token_after(&self, at: Option<Instant>) -> Option<Duration> {
+        Some(self.first.filter(|_| self.streamed)?.saturating_duration_since(at?))
+    }
+
     pub fn elapsed(&self) -> Duration {
         self.arrived.elapsed()
     }

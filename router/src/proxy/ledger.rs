@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kvlane_indexer::WorkerId;
+use tokio::time::Instant;
 
 use crate::metrics::{Meter, Outcome};
 use crate::scheduling::Decision;
@@ -18,6 +19,8 @@ pub struct PlacedBy {
     /// Whether what the worker reports as cached is held against what the index said, and when that was.
     pub audited: bool,
     pub epoch: u64,
+    /// When it was placed.
+    pub at: Option<Instant>,
     /// Blocks of the prompt, and those the chosen worker was known to hold.
     pub blocks: usize,
     pub held_blocks: usize,
@@ -31,6 +34,14 @@ impl PlacedBy {
     pub fn new(mode: &'static str, decision: &Decision) -> Self {
         let cost = |n: usize| decision.ranked.get(n).map(|ranked| ranked.cost.total());
         Self { mode, cost: cost(0).unwrap_or_default(), runner_up: cost(1), ..Self::default() }
+    }
+}
+
+impl PlacedBy {
+    /// It was placed again.
+    pub(super) fn decided(&mut self, decision: &Decision, at: Instant) {
+        let again = Self::new(self.mode, decision);
+        (self.cost, self.runner_up, self.at) = (again.cost, again.runner_up, Some(at));
     }
 }
 

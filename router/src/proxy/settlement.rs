@@ -67,7 +67,7 @@ impl Settlement {
         let predicted = (placed.held_blocks * block_tokens).min(placed.prompt_tokens);
         if let (Some(reported), Some(prompt_there)) = (reported, usage.prompt_tokens)
             && placed.audited
-            && meter.ttft().is_none_or(|ttft| ttft < LONGEST_WAIT)
+            && meter.first_token_after(placed.at).is_some_and(|waited| waited < LONGEST_WAIT)
         {
             let prompt_here = placed.prompt_tokens;
             let (reported, prompt_there) = (reported as usize, prompt_there as usize);

@@ -23,14 +23,22 @@ pub struct ActiveLoad {
     blocks: HashMap<SequenceHash, u32>,
     total_blocks: usize,
     /// Prompts without a first token yet, as they came: tokens to compute.
-    pending: VecDeque<(Ticket, usize)>,
+    pending: VecDeque<Pending>,
     pending_tokens: usize,
-    /// What was left to compute at a time.
+    /// What was left to compute at a time, those that gave up meanwhile included.
     left: f64,
     at: Duration,
-    /// The only prompt there, and since when it has had the worker to itself; none when others came.
+    /// The only streamed prompt there, and since when it has been; none when others came.
     alone: Option<(Ticket, Duration)>,
     tickets: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    ticket: Ticket,
+    tokens: usize,
+    /// Its first token will be seen; of the others only their end is.
+    streamed: bool,
 }
 
 /// How fast a worker computes prompts, learnt from those that were long enough to tell.
@@ -71,12 +79,14 @@ impl ActiveLoad {
 
     /// What is left of them by now.
     pub fn prefill_left(&self, speed: PrefillSpeed, now: Duration) -> usize {
-        (self.left - speed.computes(now.saturating_sub(self.at))).max(0.0) as usize
+        let left = (self.left - speed.computes(now.saturating_sub(self.at))).max(0.0) as usize;
+        // No more than those have who wait for it.
+        left.min(self.pending_tokens)
     }
 
     /// Counts what was computed until now.
     fn settle(&mut self, speed: PrefillSpeed, now: Duration) {
-        self.left = (self.left - speed.computes(now.saturating_sub(self.at))).max(0.0);
+        self.left = self.prefill_left(speed, now) as f64;
         self.at = self.at.max(now);
     }
 
@@ -102,6 +112,7 @@ impl ActiveLoad {
         &mut self,
         prompt: &[SequenceHash],
         prefill_tokens: usize,
+        streamed: bool,
         speed: PrefillSpeed,
         now: Duration,
     ) -> Ticket {
@@ -111,9 +122,12 @@ impl ActiveLoad {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         self.settle(speed, now);
-        self.alone = self.pending.is_empty().then_some((ticket, now));
+        if streamed {
+            let others = self.pending.iter().any(|pending| pending.streamed);
+            self.alone = (!others).then_some((ticket, now));
+        }
         self.left += prefill_tokens as f64;
-        self.pending.push_back((ticket, prefill_tokens));
+        self.pending.push_back(Pending { ticket, tokens: prefill_tokens, streamed });
         self.pending_tokens += prefill_tokens;
         ticket
     }
@@ -131,11 +145,9 @@ impl ActiveLoad {
 
     /// It will have none, or none that tells. Tokens that were to be computed.
     pub fn give_up(&mut self, ticket: Ticket) -> Option<usize> {
-        let at = self.pending.iter().position(|(pending, _)| *pending == ticket)?;
-        let (_, tokens) = self.pending.remove(at)?;
+        let at = self.pending.iter().position(|pending| pending.ticket == ticket)?;
+        let tokens = self.pending.remove(at)?.tokens;
         self.pending_tokens -= tokens;
-        // No more is left than those who wait for it have.
-        self.left = self.left.min(self.pending_tokens as f64);
         Some(tokens)
     }
 
@@ -167,8 +179,8 @@ mod tests {
     fn shared_blocks_count_once_until_the_last_request_is_over() {
         let path = |own: u64| vec![SequenceHash(1), SequenceHash(2), SequenceHash(own)];
         let mut load = ActiveLoad::default();
-        let ticket = load.add(&path(10), 96, PrefillSpeed::default(), Duration::ZERO);
-        load.add(&path(20), 32, PrefillSpeed::default(), Duration::ZERO);
+        let ticket = load.add(&path(10), 96, true, PrefillSpeed::default(), Duration::ZERO);
+        load.add(&path(20), 32, true, PrefillSpeed::default(), Duration::ZERO);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&path(30))), (2, 128, 5));
         load.grew(2);
         assert_eq!((load.blocks(), load.total_blocks()), (4, 8));
@@ -183,12 +195,12 @@ mod tests {
     fn what_is_to_be_computed_dwindles_at_the_speed_learnt() {
         let at = Duration::from_millis;
         let (mut load, mut speed) = (ActiveLoad::default(), PrefillSpeed::default());
-        let first = load.add(&[], 4000, speed, at(0));
+        let first = load.add(&[], 4000, true, speed, at(0));
         assert_eq!(load.prefill_left(speed, at(400)), 4000, "nothing is known of its speed");
         load.prefilled(first, &mut speed, at(500));
         assert_eq!(load.prefill_left(speed, at(500)), 0);
-        let second = load.add(&[], 4000, speed, at(1000));
-        let third = load.add(&[], 2000, speed, at(1125));
+        let second = load.add(&[], 4000, true, speed, at(1000));
+        let third = load.add(&[], 2000, true, speed, at(1125));
         assert_eq!(load.prefill_left(speed, at(1250)), 4000);
         assert_eq!(load.prefill_left(speed, at(9000)), 0);
         assert_eq!(load.prefill_tokens(), 6000);
@@ -198,10 +210,22 @@ mod tests {
         assert_eq!((load.prefill_left(speed, at(1250)), speed.computes(at(1000))), (2000, before));
         assert_eq!((load.give_up(third), load.give_up(third), load.prefill_tokens()), (Some(2000), None, 0));
         // What comes to one that is overdue is still to be computed.
-        let stuck = load.add(&[], 4000, speed, at(2000));
-        load.add(&[], 3000, speed, at(60_000));
+        let stuck = load.add(&[], 4000, true, speed, at(2000));
+        load.add(&[], 3000, true, speed, at(60_000));
         assert_eq!(load.prefill_left(speed, at(60_000)), 3000);
         load.give_up(stuck);
         assert_eq!(load.prefill_left(speed, at(60_000)), 3000);
+        // One that leaves in the middle leaves the others what they have.
+        let mut load = ActiveLoad::default();
+        let first = load.add(&[], 4000, true, speed, at(0));
+        load.add(&[], 4000, true, speed, at(0));
+        load.give_up(first);
+        assert_eq!(load.prefill_left(speed, at(500)), 4000);
+        // An answer that is not streamed hides nothing of the others' speed.
+        let (mut load, mut speed) = (ActiveLoad::default(), PrefillSpeed::default());
+        load.add(&[], 700, false, speed, at(0));
+        let streamed = load.add(&[], 4000, true, speed, at(0));
+        load.prefilled(streamed, &mut speed, at(500));
+        assert_eq!(speed.computes(at(1000)), 8000.0);
     }
 }

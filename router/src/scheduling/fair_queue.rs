@@ -105,11 +105,15 @@ impl<T> FairQueue<T> {
         class.waiting.insert(place.number, waiter);
     }
 
-    /// Whose turn it is.
-    pub fn call(&mut self) -> Option<(Place, T)> {
-        let nonempty = self.classes.iter_mut().enumerate().filter(|(_, class)| !class.waiting.is_empty());
-        let (at, class) = nonempty.min_by(|(_, one), (_, other)| one.due.total_cmp(&other.due))?;
-        let (number, waiter) = class.waiting.pop_first()?;
+    /// Whose turn it is, of those who may come.
+    pub fn call(&mut self, may_come: impl Fn(&T) -> bool) -> Option<(Place, T)> {
+        let first =
+            |class: &Class<T>| class.waiting.iter().find(|(_, waiter)| may_come(waiter)).map(|(n, _)| *n);
+        let firsts =
+            self.classes.iter().enumerate().filter_map(|(at, class)| Some((at, class.due, first(class)?)));
+        let (at, _, number) = firsts.min_by(|(_, one, _), (_, other, _)| one.total_cmp(other))?;
+        let class = &mut self.classes[at];
+        let waiter = class.waiting.remove(&number)?;
         self.now = class.due;
         class.due += 1.0 / class.weight;
         Some((Place { class: at, number }, waiter))
@@ -149,7 +153,7 @@ mod tests {
         }
         let mut served: [Vec<i32>; 3] = Default::default();
         for _ in 0..70 {
-            let (place, n) = queue.call().unwrap();
+            let (place, n) = queue.call(|_| true).unwrap();
             served[place.priority() as usize].push(n);
         }
         let counts: Vec<usize> = served.iter().map(Vec::len).collect();
@@ -160,12 +164,12 @@ mod tests {
         for n in 0..50 {
             queue.join(Priority::Low, n);
         }
-        let first: Vec<_> = (0..20).map_while(|_| queue.call()).collect();
+        let first: Vec<_> = (0..20).map_while(|_| queue.call(|_| true)).collect();
         assert_eq!(first.len(), 20);
         for n in 0..50 {
             queue.join(Priority::High, n);
         }
-        let high = (0..20).filter(|_| queue.call().unwrap().0.priority() == Priority::High).count();
+        let high = (0..20).filter(|_| queue.call(|_| true).unwrap().0.priority() == Priority::High).count();
         assert!((9..=11).contains(&high), "{high} of 20");
     }
 
@@ -186,7 +190,7 @@ mod tests {
                     0..=3 => places.push(queue.join(Priority::ALL[class], ())),
                     4..=5 => {
                         let all = Priority::ALL.iter().all(|class| queue.waiting(*class).len() > 0);
-                        let Some((place, ())) = queue.call() else { continue };
+                        let Some((place, ())) = queue.call(|_| true) else { continue };
                         let first = places.iter().filter(|other| other.class == place.class).min();
                         prop_assert_eq!(first, Some(&place), "the first come is the first served");
                         places.retain(|other| *other != place);
@@ -208,7 +212,7 @@ mod tests {
                         turns = [0.0; 3];
                     }
                     _ => {
-                        if let Some((place, ())) = queue.call() {
+                        if let Some((place, ())) = queue.call(|_| true) {
                             queue.rejoin(place, ());
                         }
                     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::active_load::{ActiveLoad, PrefillSpeed, Ticket};
 use super::safety_net::{SafetyNet, SafetyReport};
 use super::selector::{Barred, Candidate, Decision, Policy, Slots, Weights, select};
-use super::waiting_room::Rooms;
+use super::waiting_room::WaitingRoom;
 
 /// What a request asks of a worker.
 #[derive(Clone, Debug)]
@@ -28,7 +28,9 @@ pub struct Demand {
     /// What the client calls its conversation, hashed.
     pub session: Option<u64>,
     /// Who waits for what this request leaves behind.
-    pub rooms: Option<Arc<Rooms>>,
+    pub room: Option<Arc<WaitingRoom>>,
+    /// Whether its answer is streamed, so that its first token is seen.
+    pub streamed: bool,
     /// When it came, counted from any moment as all times here are.
     pub arrived: Duration,
 }
@@ -143,25 +145,43 @@ impl Scheduler {
         draw: u64,
         now: Duration,
     ) -> Result<Placement, Decision> {
-        let policy = self.policy();
-        let held_out = policy.sees_caches() && self.net.holds_out(draw);
+        let held_out = self.policy().sees_caches().then(|| self.net.holds_out(draw));
+        self.place_on(
+            demand,
+            overlap,
+            standings,
+            Moment { draw, now, held_out: held_out == Some(true) },
+            held_out,
+        )
+    }
+
+    /// `side` is the side of the comparison it is on.
+    fn place_on(
+        self: &Arc<Self>,
+        demand: &Demand,
+        overlap: &Overlap,
+        standings: &[Standing],
+        moment: Moment,
+        side: Option<bool>,
+    ) -> Result<Placement, Decision> {
         // Everything that does not depend on load, before others have to wait for it.
         let cached = cached(demand, overlap, standings);
         let mut loads = self.loads.lock();
-        let decision = self.decide(&loads, demand, &cached, standings, Moment { draw, now, held_out });
+        let decision = self.decide(&loads, demand, &cached, standings, moment);
         let Some(worker) = decision.chosen() else { return Err(decision) };
         let at = standings.iter().position(|standing| standing.worker == worker).unwrap_or(0);
-        let mut reservation = self.book(&mut loads, demand, cached[at], worker, now);
+        let mut reservation = self.book(&mut loads, demand, cached[at], worker, moment.now);
         drop(loads);
         // What was held out says nothing of where the session is at home.
-        if let Some(session) = demand.session.filter(|_| !held_out) {
+        if let Some(session) = demand.session.filter(|_| side != Some(true)) {
             self.homes.insert(session, worker);
         }
-        reservation.held_out = policy.sees_caches().then_some(held_out);
+        reservation.held_out = side;
         Ok(Placement { decision, reservation })
     }
 
-    /// The same for a request that cannot wait: where every worker has as many as it may, the cheapest takes one more.
+    /// The same for a request that cannot wait: where every worker has as many as it may, the cheapest takes one more. It
+    /// is on neither side of the comparison.
     pub fn place_anyway(
         self: &Arc<Self>,
         demand: &Demand,
@@ -170,13 +190,14 @@ impl Scheduler {
         draw: u64,
         now: Duration,
     ) -> Result<Placement, Decision> {
-        let decision = match self.place(demand, overlap, standings, draw, now) {
+        let moment = Moment { draw, now, held_out: false };
+        let decision = match self.place_on(demand, overlap, standings, moment, None) {
             Err(decision) if decision.must_wait() => decision,
             placed => return placed,
         };
         let roomy: Vec<Standing> =
             standings.iter().map(|standing| Standing { slots: None, ..*standing }).collect();
-        self.place(demand, overlap, &roomy, draw, now).map_err(|_| decision)
+        self.place_on(demand, overlap, &roomy, moment, None).map_err(|_| decision)
     }
 
     fn book(
@@ -190,7 +211,7 @@ impl Scheduler {
         let prefill_tokens = demand.prompt_tokens.saturating_sub(cached);
         let speed = loads.speeds.get(&worker).copied().unwrap_or_default();
         let load = loads.busy.entry(worker).or_default();
-        let ticket = load.add(&demand.blocks, prefill_tokens, speed, now);
+        let ticket = load.add(&demand.blocks, prefill_tokens, demand.streamed, speed, now);
         Reservation {
             scheduler: self.clone(),
             worker,
@@ -201,7 +222,7 @@ impl Scheduler {
             last_block_tokens: demand.prompt_tokens.saturating_sub(demand.blocks.len() * demand.block_tokens),
             answer_blocks: 0,
             held_out: None,
-            rooms: demand.rooms.clone(),
+            room: demand.room.clone(),
         }
     }
 
@@ -226,10 +247,10 @@ impl Scheduler {
         let home = demand.session.and_then(|session| self.homes.get(&session));
         let candidate = |(standing, cached): (&Standing, &usize)| {
             let (load, others) = (loads.busy.get(&standing.worker).unwrap_or(&idle), standing.others);
-            let speed = loads.speeds.get(&standing.worker).copied().filter(|_| drains).unwrap_or_default();
-            let prefill_tokens = (demand.prompt_tokens.saturating_sub(*cached)
-                + load.prefill_left(speed, now))
-            .saturating_add(others.prefill_tokens);
+            let speed = loads.speeds.get(&standing.worker).copied().unwrap_or_default();
+            let ahead = if drains { load.prefill_left(speed, now) } else { load.prefill_tokens() };
+            let prefill_tokens =
+                (demand.prompt_tokens.saturating_sub(*cached) + ahead).saturating_add(others.prefill_tokens);
             Candidate {
                 worker: standing.worker,
                 prefill_blocks: prefill_tokens as f64 / block_tokens,
@@ -322,7 +343,7 @@ pub struct Reservation {
     answer_blocks: usize,
     /// Which side of the comparison it is on; none when it is on neither.
     held_out: Option<bool>,
-    rooms: Option<Arc<Rooms>>,
+    room: Option<Arc<WaitingRoom>>,
 }
 
 impl Reservation {
@@ -387,8 +408,8 @@ impl Drop for Reservation {
             }
         }
         drop(loads);
-        if let Some(rooms) = &self.rooms {
-            rooms.call();
+        if let Some(room) = &self.room {
+            room.call_next();
         }
     }
 }
@@ -408,7 +429,8 @@ mod tests {
             prompt_tokens: blocks as usize * 32 + 5,
             block_tokens: 32,
             session: None,
-            rooms: None,
+            room: None,
+            streamed: true,
             arrived: Duration::ZERO,
         }
     }

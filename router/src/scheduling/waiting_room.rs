@@ -1,9 +1,11 @@
 //! Where requests wait when no worker may take another.
 //!
-//! One room for each name a model goes by: an adapter's workers may be full while its base model's are not. Whoever
-//! leaves a worker calls the next of every room; who is called places itself, and calls the next if that worked.
-//! Newcomers go to the end while anybody is before them, so that nobody is overtaken within a class. Bounded in number
-//! and in time; a client that goes away takes its place along, and its turn goes to the next.
+//! One for each base model. Its adapters are names of their own, because their workers may be full while others are
+//! not: a name that finds no room is passed over until somebody leaves again. Whoever leaves a worker calls the next;
+//! who is called places itself, and calls the next whether that worked or not, as long as there are names that have not
+//! looked in vain. Newcomers go to the end while anybody of their name is before them, so that nobody is overtaken by
+//! one of its own class and name. Bounded in number and in time; a client that goes away takes its place along, and its
+//! turn goes to the next.
 //!
 //! No call is lost: one that finds everybody called already is noted, and whoever finds no room looks again if there
 //! was one since.
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -64,14 +66,19 @@ struct Inner {
     queue: FairQueue<Waiter>,
     /// Called, and not yet back or gone.
     called: usize,
-    /// Calls so far, heard or not.
+    /// Calls from outside so far, heard or not.
     calls: u64,
     last_call: Instant,
+    /// Names that looked in vain since the last of them.
+    in_vain: Vec<u64>,
+    /// Who waits or is called, by name.
+    names: HashMap<u64, usize>,
 }
 
 #[derive(Debug)]
 struct Waiter {
     call: oneshot::Sender<()>,
+    name: u64,
     since: Instant,
 }
 
@@ -84,31 +91,39 @@ pub struct Waiting {
 
 impl WaitingRoom {
     pub fn new(rules: WaitingRules) -> Arc<Self> {
-        let inner =
-            Inner { queue: FairQueue::new(rules.weights), called: 0, calls: 0, last_call: Instant::now() };
+        let inner = Inner {
+            queue: FairQueue::new(rules.weights),
+            called: 0,
+            calls: 0,
+            last_call: Instant::now(),
+            in_vain: Vec::new(),
+            names: HashMap::new(),
+        };
         Arc::new(Self { rules, present: AtomicUsize::new(0), inner: Mutex::new(inner) })
     }
 
-    /// Whether somebody is before whoever comes now.
-    fn occupied(&self) -> bool {
-        self.present.load(Ordering::SeqCst) > 0
+    /// Whether somebody of that name is before whoever comes now.
+    fn occupied(&self, name: u64) -> bool {
+        self.present.load(Ordering::SeqCst) > 0 && self.inner.lock().names.contains_key(&name)
     }
 
-    /// Has the request placed by `place`, at once or when its turn comes; `place` is asked again each time, and says none
-    /// while there is no room. Also how long it waited.
+    /// Has a request for the model of this name placed by `place`, at once or when its turn comes; `place` is asked again
+    /// each time, and says none while there is no room. Also how long it waited.
     pub async fn placed<T>(
         self: &Arc<Self>,
+        name: u64,
         priority: Priority,
         mut place: impl FnMut() -> Option<T>,
     ) -> Result<(T, Duration), NoPlace> {
-        if !self.occupied()
+        if !self.occupied(name)
             && let Some(placed) = place()
         {
             return Ok((placed, Duration::ZERO));
         }
         let since = Instant::now();
         let deadline = since + self.rules.patience;
-        let mut turn = self.join(priority, since)?;
+        let late = || NoPlace::TooLong(self.rules.patience.as_millis() as u64);
+        let mut turn = self.join(name, priority, since)?;
         loop {
             let look_again = deadline.min(Instant::now() + LOOK_AGAIN);
             tokio::select! {
@@ -116,7 +131,7 @@ impl WaitingRoom {
                 _ = &mut turn.call => turn.called = true,
                 () = tokio::time::sleep_until(look_again) => {
                     if Instant::now() >= deadline {
-                        return Err(NoPlace::TooLong(self.rules.patience.as_millis() as u64));
+                        return Err(late());
                     }
                     // Whoever is first is called, which may be somebody else.
                     if self.inner.lock().last_call.elapsed() >= LOOK_AGAIN {
@@ -137,25 +152,32 @@ impl WaitingRoom {
                 if turn.waits_on(since, calls) {
                     break;
                 }
+                if Instant::now() >= deadline {
+                    return Err(late());
+                }
+                tokio::task::yield_now().await;
             }
         }
     }
 
-    fn join(self: &Arc<Self>, priority: Priority, since: Instant) -> Result<Turn, NoPlace> {
+    fn join(self: &Arc<Self>, name: u64, priority: Priority, since: Instant) -> Result<Turn, NoPlace> {
         let (sender, call) = oneshot::channel();
         let mut inner = self.inner.lock();
         let present = inner.queue.len() + inner.called;
         if present >= self.rules.most {
             return Err(NoPlace::Full(present));
         }
-        let place = inner.queue.join(priority, Waiter { call: sender, since });
+        let place = inner.queue.join(priority, Waiter { call: sender, name, since });
+        let before = inner.names.entry(name).or_default();
+        *before += 1;
+        let alone = *before == 1;
         self.note(&inner);
         drop(inner);
         // Alone, it might have come just after the last one left.
-        if present == 0 {
+        if alone {
             self.call_next();
         }
-        Ok(Turn { room: self.clone(), place, call, called: false, used: false })
+        Ok(Turn { room: self.clone(), place, name, call, called: false, used: false })
     }
 
     fn note(&self, inner: &Inner) {
@@ -164,20 +186,27 @@ impl WaitingRoom {
 
     /// There may be room: whoever is next may look.
     pub fn call_next(&self) {
-        if !self.occupied() {
+        if self.present.load(Ordering::SeqCst) == 0 {
             return;
         }
         let mut inner = self.inner.lock();
         inner.calls += 1;
         inner.last_call = Instant::now();
-        while let Some((_, waiter)) = inner.queue.call() {
+        inner.in_vain.clear();
+        self.call(&mut inner);
+    }
+
+    /// The next whose name has not looked in vain.
+    fn call(&self, inner: &mut Inner) {
+        let Inner { queue, in_vain, called, .. } = inner;
+        while let Some((_, waiter)) = queue.call(|waiter| !in_vain.contains(&waiter.name)) {
             // One that is just going away does not hear it.
             if waiter.call.send(()).is_ok() {
-                inner.called += 1;
+                *called += 1;
                 break;
             }
         }
-        self.note(&inner);
+        self.note(inner);
     }
 
     /// Who waits, by priority.
@@ -197,13 +226,15 @@ impl WaitingRoom {
 struct Turn {
     room: Arc<WaitingRoom>,
     place: Place,
+    name: u64,
     call: oneshot::Receiver<()>,
     called: bool,
     used: bool,
 }
 
 impl Turn {
-    /// Called for nothing: back to where it was. False when there was a call since, and it had better look again.
+    /// Called for nothing: back to where it was, and somebody of another name may look. False when there was a call since,
+    /// and it had better look again itself.
     fn waits_on(&mut self, since: Instant, calls: u64) -> bool {
         let (sender, call) = oneshot::channel();
         let mut inner = self.room.inner.lock();
@@ -211,7 +242,11 @@ impl Turn {
             return false;
         }
         inner.called -= 1;
-        inner.queue.rejoin(self.place, Waiter { call: sender, since });
+        inner.queue.rejoin(self.place, Waiter { call: sender, name: self.name, since });
+        if !inner.in_vain.contains(&self.name) {
+            inner.in_vain.push(self.name);
+        }
+        self.room.call(&mut inner);
         drop(inner);
         (self.call, self.called) = (call, false);
         true
@@ -225,6 +260,12 @@ impl Drop for Turn {
         if !waited {
             inner.called -= 1;
         }
+        if let Some(count) = inner.names.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                inner.names.remove(&self.name);
+            }
+        }
         // Called and gone without having used it: the turn is the next one's.
         let unused = !waited && !self.used;
         if unused {
@@ -235,44 +276,6 @@ impl Drop for Turn {
         if unused {
             self.room.call_next();
         }
-    }
-}
-
-/// The rooms of one base model, by the names requests use.
-#[derive(Debug)]
-pub struct Rooms {
-    rules: WaitingRules,
-    rooms: ArcSwap<Vec<(String, Arc<WaitingRoom>)>>,
-}
-
-impl Rooms {
-    pub fn new(rules: WaitingRules) -> Self {
-        Self { rules, rooms: ArcSwap::default() }
-    }
-
-    /// The room of a name, the same one for as long as it is served.
-    pub fn of(&self, name: &str) -> Arc<WaitingRoom> {
-        let known = self.rooms.load();
-        if let Some((_, room)) = known.iter().find(|(known, _)| known == name) {
-            return room.clone();
-        }
-        let room = WaitingRoom::new(self.rules);
-        self.rooms.rcu(|rooms| {
-            let mut rooms = Vec::clone(rooms);
-            rooms.push((name.to_owned(), room.clone()));
-            rooms
-        });
-        room
-    }
-
-    /// Only these are served now.
-    pub fn retain(&self, served: impl Fn(&str) -> bool) {
-        self.rooms.rcu(|rooms| rooms.iter().filter(|(name, _)| served(name)).cloned().collect::<Vec<_>>());
-    }
-
-    /// There may be room for somebody.
-    pub fn call(&self) {
-        self.rooms.load().iter().for_each(|(_, room)| room.call_next());
     }
 }
 
@@ -308,19 +311,19 @@ mod tests {
             let waiters: Vec<_> = (0..2)
                 .map(|_| {
                     let room = room.clone();
-                    tokio::task::spawn_local(
-                        async move { room.placed(Priority::Normal, never).await.map(|_| ()) },
-                    )
+                    tokio::task::spawn_local(async move {
+                        room.placed(0, Priority::Normal, never).await.map(|_| ())
+                    })
                 })
                 .collect();
             settle().await;
-            assert_eq!(room.placed(Priority::High, never).await.map(|_| ()), Err(NoPlace::Full(2)));
+            assert_eq!(room.placed(0, Priority::High, never).await.map(|_| ()), Err(NoPlace::Full(2)));
             assert_eq!(room.waiting()[1].requests, 2);
             for waiter in waiters {
                 assert_eq!(waiter.await.unwrap(), Err(NoPlace::TooLong(3000)));
             }
             assert_eq!(room.waiting(), [Waiting::default(); 3]);
-            assert!(!room.occupied());
+            assert!(!room.occupied(0));
         });
     }
 
@@ -332,7 +335,7 @@ mod tests {
             let take = |free: Rc<Cell<i32>>| move || (free.get() > 0).then(|| free.set(free.get() - 1));
             let spawn = || {
                 let (room, take) = (room.clone(), take(free.clone()));
-                tokio::task::spawn_local(async move { room.placed(Priority::Normal, take).await })
+                tokio::task::spawn_local(async move { room.placed(0, Priority::Normal, take).await })
             };
             let [first, second] = [spawn(), spawn()];
             settle().await;
@@ -343,7 +346,42 @@ mod tests {
             first.abort();
             settle().await;
             assert!(second.await.unwrap().is_ok());
-            assert!(!room.occupied());
+            assert!(!room.occupied(0));
+        });
+    }
+
+    /// Two names, one of which has no room: the other's are called all the same, whatever their order.
+    #[test]
+    fn a_name_without_room_holds_up_nobody() {
+        run(async {
+            let room = WaitingRoom::new(RULES);
+            let free = Rc::new(Cell::new(0));
+            let spawn = |name: u64, has_room: Rc<Cell<i32>>| {
+                let room = room.clone();
+                let take =
+                    move || (name == 1 && has_room.get() > 0).then(|| has_room.set(has_room.get() - 1));
+                tokio::task::spawn_local(async move { room.placed(name, Priority::High, take).await.is_ok() })
+            };
+            let stuck: Vec<_> = (0..3).map(|_| spawn(2, free.clone())).collect();
+            settle().await;
+            let others: Vec<_> = (0..3).map(|_| spawn(1, free.clone())).collect();
+            settle().await;
+            assert_eq!(room.waiting()[0].requests, 6);
+            free.set(2);
+            room.call_next();
+            settle().await;
+            assert_eq!(room.waiting()[0].requests, 4);
+            // One of the name that has room comes after those who wait, one of no waiting name does not.
+            free.set(1);
+            assert!(!room.occupied(3) && room.occupied(1));
+            room.call_next();
+            settle().await;
+            for other in others {
+                assert!(other.await.unwrap());
+            }
+            stuck.iter().for_each(|task| task.abort());
+            settle().await;
+            assert!(!room.occupied(2) && room.inner.lock().names.is_empty());
         });
     }
 
@@ -369,7 +407,7 @@ mod tests {
                                 let take = || (taken.get() < slots).then(|| Slot(taken.clone(), room.clone())).inspect(|_| {
                                     taken.set(taken.get() + 1);
                                 });
-                                let _slot = room.placed(Priority::ALL[class], take).await.unwrap();
+                                let _slot = room.placed(0, Priority::ALL[class], take).await.unwrap();
                                 let _ = ended.await;
                             });
                             requests.push((task, end));
@@ -392,7 +430,7 @@ mod tests {
                 }
                 requests.iter().for_each(|(task, _)| task.abort());
                 settle().await;
-                assert_eq!((taken.get(), room.occupied()), (0, false));
+                assert_eq!((taken.get(), room.occupied(0)), (0, false));
             });
         }
     }
@@ -412,7 +450,7 @@ mod tests {
                 .map(|n| {
                     let (room, free) = (room.clone(), free.clone());
                     tokio::spawn(async move {
-                        let placed = room.placed(Priority::ALL[n % 3], || take(&free)).await;
+                        let placed = room.placed(0, Priority::ALL[n % 3], || take(&free)).await;
                         tokio::task::yield_now().await;
                         free.fetch_add(1, Ordering::SeqCst);
                         room.call_next();
@@ -424,9 +462,9 @@ mod tests {
             for request in requests {
                 waits.push(request.await.unwrap().unwrap());
             }
-            assert!(!room.occupied());
+            assert!(!room.occupied(0));
             // Each lost call would cost a quarter of a second; all of them together took a moment.
-            assert!(waits.iter().max().is_some_and(|longest| *longest < Duration::from_secs(20)));
+            assert!(waits.iter().max().is_some_and(|longest| *longest < Duration::from_secs(5)));
         });
     }
 
