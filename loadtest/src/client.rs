@@ -1,0 +1,273 @@
+//! One OpenAI-compatible endpoint, asked for streamed answers. Nothing here knows whose it is; what our router adds
+//! (the worker it chose) is taken along where it is there.
+
+mod events;
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use self::events::{Event, Events};
+use crate::measure::{ErrorClass, Measured, Stopwatch};
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    pub role: Role,
+    pub content: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    User,
+    Assistant,
+}
+
+/// What is asked.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    pub messages: &'a [Message],
+    pub max_tokens: usize,
+    /// What the conversation is called, sent along when the endpoint may know it.
+    pub session: Option<&'a str>,
+    pub request_id: &'a str,
+    /// When it should have been sent.
+    pub due: Instant,
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub measured: Measured,
+    pub text: String,
+    /// Who answered, where the endpoint tells.
+    pub worker: Option<String>,
+    /// What was wrong, for people.
+    pub complaint: Option<String>,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub connect: Duration,
+    /// Until the answer begins, and between two parts of it.
+    pub silence: Duration,
+    /// All of it.
+    pub whole: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { connect: seconds(5), silence: seconds(120), whole: seconds(600) }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    base: String,
+    authorization: Option<HeaderValue>,
+    pub model: String,
+    patience: Patience,
+}
+
+/// Longer complaints are cut.
+const SHOWN: usize = 300;
+/// A longer error is not read.
+const MOST_ERROR: usize = 1 << 16;
+
+impl Endpoint {
+    /// `base` is with or without `/v1`.
+    pub fn new(base: &str, model: &str, key: Option<&str>, patience: Patience) -> anyhow::Result<Self> {
+        let uri: Uri = base.parse().with_context(|| format!("endpoint {base:?}"))?;
+        ensure!(
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some(),
+            "endpoint is {base:?}, expected http://HOST:PORT or https://HOST"
+        );
+        let base = base.trim_end_matches('/');
+        let base = base.strip_suffix("/v1").unwrap_or(base).to_owned();
+        let authorization = key
+            .map(|key| {
+                let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
+                    .context("the key has characters that do not go into a header")?;
+                value.set_sensitive(true);
+                anyhow::Ok(value)
+            })
+            .transpose()?;
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(patience.connect));
+        connector.enforce_http(false);
+        let connector = HttpsConnectorBuilder::new()
+            .with_native_roots()
+            .context("root certificates")?
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(4))
+            .build(connector);
+        Ok(Self { client, base, authorization, model: model.to_owned(), patience })
+    }
+
+    /// The first model the endpoint lists.
+    pub async fn first_model(&self) -> anyhow::Result<String> {
+        let url = format!("{}/v1/models", self.base);
+        let request = self.request(Method::GET, &url, Bytes::new())?;
+        let asked = async {
+            let response = self.client.request(request).await.with_context(|| url.clone())?;
+            let status = response.status();
+            let body = response.into_body().collect().await.with_context(|| url.clone())?.to_bytes();
+            ensure!(status.is_success(), "{url}: status {}", status.as_u16());
+            let list: Value = serde_json::from_slice(&body).with_context(|| url.clone())?;
+            let first = list["data"][0]["id"].as_str();
+            first.map(str::to_owned).with_context(|| format!("{url}: it lists no model"))
+        };
+        let late = || format!("{url}: no answer within {:?}", self.patience.connect);
+        tokio::time::timeout(self.patience.connect, asked).await.with_context(late)?
+    }
+
+    fn request(&self, method: Method, url: &str, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
+        let mut request = Request::builder().method(method).uri(url).header(CONTENT_TYPE, "application/json");
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request.body(Full::new(body)).with_context(|| url.to_owned())
+    }
+
+    /// Asks, and reads the answer to its end. Never fails: what goes wrong is part of what is measured.
+    pub async fn ask(&self, question: &Question<'_>) -> Answer {
+        let watch = Stopwatch::start(question.due, Instant::now());
+        let mut reading = Reading { watch, text: String::new(), worker: None, usage: None };
+        let asked = tokio::time::timeout(self.patience.whole, self.read(question, &mut reading)).await;
+        let failed = match asked {
+            Ok(Ok(())) => None,
+            Ok(Err(failed)) => Some(failed),
+            Err(_) => {
+                Some(Failed::new(ErrorClass::Timeout, format!("not over within {:?}", self.patience.whole)))
+            }
+        };
+        reading.answer(failed)
+    }
+
+    async fn read(&self, question: &Question<'_>, reading: &mut Reading) -> Result<(), Failed> {
+        let body = json!({
+            "model": self.model,
+            "messages": question.messages,
+            "max_tokens": question.max_tokens,
+            "stream": true,
+            "stream_options": { "include_usage": true },
+        });
+        let url = format!("{}/v1/chat/completions", self.base);
+        let unsendable = |error: anyhow::Error| Failed::new(ErrorClass::Connect, format!("{error:#}"));
+        let mut request = self.request(Method::POST, &url, body.to_string().into()).map_err(unsendable)?;
+        for (name, value) in [("x-request-id", Some(question.request_id)), ("x-session-id", question.session)]
+        {
+            if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+                request.headers_mut().insert(name, value);
+            }
+        }
+        let silence = |_| Failed::new(ErrorClass::Timeout, format!("silent for {:?}", self.patience.silence));
+        let sent = tokio::time::timeout(self.patience.silence, self.client.request(request)).await;
+        let response = sent.map_err(silence)?.map_err(|error| {
+            let class = if error.is_connect() { ErrorClass::Connect } else { ErrorClass::BrokenOff };
+            Failed::new(class, causes(&error))
+        })?;
+        reading.worker =
+            response.headers().get("x-kvlane-worker").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        if !response.status().is_success() {
+            return Err(refused(response).await);
+        }
+        let mut body = response.into_body();
+        let mut events = Events::default();
+        loop {
+            let frame = tokio::time::timeout(self.patience.silence, body.frame()).await.map_err(silence)?;
+            // Stamped before it is read.
+            let now = Instant::now();
+            let Some(frame) = frame else {
+                return Err(Failed::new(ErrorClass::BrokenOff, "the stream ended before [DONE]".to_owned()));
+            };
+            let frame = frame.map_err(|error| Failed::new(ErrorClass::BrokenOff, causes(&error)))?;
+            let Ok(data) = frame.into_data() else { continue };
+            let malformed = |what: String| Failed::new(ErrorClass::Malformed, what);
+            for event in events.read(&data).map_err(malformed)? {
+                match event {
+                    Event::Done => return Ok(()),
+                    Event::Chunk { text, usage } => {
+                        if !text.is_empty() {
+                            reading.watch.tokens(1, now);
+                            reading.text.push_str(&text);
+                        }
+                        reading.usage = usage.or(reading.usage);
+                    }
+                    Event::Error(what) => return Err(Failed::new(ErrorClass::BrokenOff, what)),
+                }
+            }
+        }
+    }
+}
+
+struct Reading {
+    watch: Stopwatch,
+    text: String,
+    worker: Option<String>,
+    usage: Option<events::Usage>,
+}
+
+impl Reading {
+    fn answer(self, failed: Option<Failed>) -> Answer {
+        let counted = self.usage.map(|usage| usage.completion_tokens);
+        let mut measured =
+            self.watch.finish(Instant::now(), counted, failed.as_ref().map(|failed| failed.class));
+        measured.prompt_tokens = self.usage.map(|usage| usage.prompt_tokens);
+        measured.cached_tokens = self.usage.and_then(|usage| usage.cached_tokens());
+        Answer { measured, text: self.text, worker: self.worker, complaint: failed.map(|failed| failed.what) }
+    }
+}
+
+struct Failed {
+    class: ErrorClass,
+    what: String,
+}
+
+impl Failed {
+    fn new(class: ErrorClass, mut what: String) -> Self {
+        if let Some((end, _)) = what.char_indices().nth(SHOWN) {
+            what.truncate(end);
+        }
+        Self { class, what }
+    }
+}
+
+async fn refused(response: Response<hyper::body::Incoming>) -> Failed {
+    let status = response.status().as_u16();
+    let body = http_body_util::Limited::new(response.into_body(), MOST_ERROR).collect().await;
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let message = said["error"]["message"].as_str().or(said["message"].as_str()).unwrap_or_default();
+    Failed::new(ErrorClass::of_status(status), format!("status {status} {message}"))
+}
+
+/// An error and what it is due to, in a line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line = format!("{line}: {error}");
+        cause = error.source();
+    }
+    line
+}

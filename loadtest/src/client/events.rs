@@ -1,0 +1,146 @@
+//! A streamed answer's events.
+
+use serde::Deserialize;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Chunk {
+        text: String,
+        usage: Option<Usage>,
+    },
+    /// The server says what went wrong.
+    Error(String),
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) struct Usage {
+    #[serde(default)]
+    pub(super) prompt_tokens: u64,
+    #[serde(default)]
+    pub(super) completion_tokens: u64,
+    #[serde(default)]
+    prompt_tokens_details: Option<Details>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+struct Details {
+    #[serde(default)]
+    cached_tokens: Option<u64>,
+}
+
+impl Usage {
+    pub(super) fn cached_tokens(self) -> Option<u64> {
+        self.prompt_tokens_details?.cached_tokens
+    }
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: Vec<Choice>,
+    #[serde(default)]
+    usage: Option<Usage>,
+    #[serde(default)]
+    error: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    delta: Delta,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    #[serde(default)]
+    content: Option<String>,
+    /// What a model thinks is generated as well.
+    #[serde(default, alias = "reasoning")]
+    reasoning_content: Option<String>,
+}
+
+/// Cuts bytes into events, whatever pieces they come in.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    rest: Vec<u8>,
+}
+
+/// No event is longer.
+const MOST: usize = 16 << 20;
+
+impl Events {
+    /// Whole events so far. Errors say what was not understood.
+    pub(super) fn read(&mut self, data: &[u8]) -> Result<Vec<Event>, String> {
+        self.rest.extend_from_slice(data);
+        let mut events = Vec::new();
+        let mut from = 0;
+        while let Some(end) = self.rest[from..].iter().position(|byte| *byte == b'\n').map(|at| from + at) {
+            let line = self.rest[from..end].trim_ascii();
+            from = end + 1;
+            // Lines of other fields, comments and the empty ones between events.
+            let Some(data) = line.strip_prefix(b"data:") else { continue };
+            events.push(event(data.trim_ascii())?);
+        }
+        self.rest.drain(..from);
+        if self.rest.len() > MOST {
+            return Err(format!("an event of more than {MOST} bytes"));
+        }
+        Ok(events)
+    }
+}
+
+fn event(data: &[u8]) -> Result<Event, String> {
+    if data == b"[DONE]" {
+        return Ok(Event::Done);
+    }
+    let chunk: Chunk =
+        serde_json::from_slice(data).map_err(|error| format!("an event is not understood: {error}"))?;
+    if let Some(error) = chunk.error {
+        let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
+        return Ok(Event::Error(message));
+    }
+    let text = chunk
+        .choices
+        .into_iter()
+        .map(|choice| choice.delta)
+        .flat_map(|delta| [delta.reasoning_content, delta.content])
+        .flatten()
+        .collect();
+    Ok(Event::Chunk { text, usage: chunk.usage })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_whole_whatever_pieces_they_come_in() {
+        let stream = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\r\n\r\n: ping\n\n\
+                      data: {\"choices\":[{\"delta\":{\"content\":\"Hé\"}}]}\n\nevent: x\ndata:{\"choices\":[],\"usage\":\
+                      {\"prompt_tokens\":9,\"completion_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n\
+                      data: [DONE]\n\n";
+        let whole = Events::default().read(stream.as_bytes()).unwrap();
+        for size in [1, 2, 3, 7, 50] {
+            let mut events = Events::default();
+            let read: Vec<Event> =
+                stream.as_bytes().chunks(size).flat_map(|part| events.read(part).unwrap()).collect();
+            assert_eq!(read, whole, "in pieces of {size}");
+        }
+        assert_eq!((whole.len(), &whole[3]), (4, &Event::Done));
+        assert_eq!(whole[1], Event::Chunk { text: "Hé".to_owned(), usage: None });
+        let Event::Chunk { usage: Some(usage), .. } = &whole[2] else { panic!("{whole:?}") };
+        assert_eq!((usage.completion_tokens, usage.cached_tokens()), (4, Some(8)));
+    }
+
+    #[test]
+    fn errors_and_nonsense_are_told_apart() {
+        let read = |text: &str| Events::default().read(text.as_bytes());
+        assert_eq!(
+            read("data: {\"error\":{\"message\":\"gone\"}}\n").unwrap(),
+            [Event::Error("gone".to_owned())]
+        );
+        assert!(read("data: {\"choices\": 7}\n").unwrap_err().contains("not understood"));
+        assert!(read("data: nonsense\n").is_err());
+    }
+}

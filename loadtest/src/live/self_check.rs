@@ -1,0 +1,103 @@
+//! Whether the generator itself kept up. A run in which it did not says nothing of the endpoint.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use std::sync::Arc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::measure::Window;
+
+/// How late a timer may be, and a request, for ninety-nine of a hundred.
+const LATE_TIMER_S: f64 = 0.025;
+const LATE_REQUEST_S: f64 = 0.050;
+const LOOK: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+pub struct SelfCheck {
+    late: Arc<Mutex<Window>>,
+    started: Instant,
+    cpu_before_s: f64,
+    _task: AbortOnDropHandle<()>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SelfReport {
+    /// How late timers were, in seconds.
+    pub timer_lag_p99_s: f64,
+    /// How late requests were sent.
+    pub send_lag_p99_s: f64,
+    /// Cores this process kept busy.
+    pub cpu_cores: f64,
+    /// What makes the run worthless; none when it is fine.
+    pub invalid: Option<String>,
+}
+
+impl SelfCheck {
+    pub fn start() -> Self {
+        let late = Arc::new(Mutex::new(Window::new(Duration::from_secs(86_400), 100_000)));
+        let kept = late.clone();
+        let watching = async move {
+            let mut ticks = tokio::time::interval(LOOK);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                let due = ticks.tick().await;
+                let now = Instant::now();
+                kept.lock().add(now.saturating_duration_since(due).as_secs_f64(), now);
+            }
+        };
+        let task = AbortOnDropHandle::new(tokio::spawn(watching));
+        Self { late, started: Instant::now(), cpu_before_s: cpu_seconds(), _task: task }
+    }
+
+    /// `send_lag_p99_s` is the run's own.
+    pub fn report(&self, send_lag_p99_s: f64) -> SelfReport {
+        let summary = self.late.lock().summary(&[0.99], Instant::now());
+        let timer_lag_p99_s = summary.quantiles.first().and_then(|(_, late)| *late).unwrap_or_default();
+        let elapsed = self.started.elapsed().as_secs_f64().max(1e-3);
+        let ms = |seconds: f64| seconds * 1e3;
+        let invalid = if timer_lag_p99_s > LATE_TIMER_S {
+            Some(format!(
+                "the generator was too busy: timers were {:.1} ms late (p99), expected at most {:.0}",
+                ms(timer_lag_p99_s),
+                ms(LATE_TIMER_S)
+            ))
+        } else if send_lag_p99_s > LATE_REQUEST_S {
+            Some(format!(
+                "requests were sent {:.1} ms late (p99), expected at most {:.0}",
+                ms(send_lag_p99_s),
+                ms(LATE_REQUEST_S)
+            ))
+        } else {
+            None
+        };
+        let cpu_cores = ((cpu_seconds() - self.cpu_before_s) / elapsed).max(0.0);
+        SelfReport { timer_lag_p99_s, send_lag_p99_s, cpu_cores, invalid }
+    }
+}
+
+/// Processor time of this process so far; 0 where /proc does not tell.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in parentheses may have spaces; what counts comes after it.
+    let Some((_, fields)) = stat.rsplit_once(')') else { return 0.0 };
+    let ticks = |n: usize| fields.split_whitespace().nth(n).and_then(|field| field.parse::<f64>().ok());
+    // Linux counts in hundredths of a second on every machine this runs on.
+    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_run_is_fine_or_says_why_not() {
+        let check = SelfCheck::start();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let report = check.report(0.2);
+        assert!(report.invalid.is_some_and(|why| why.contains("late (p99), expected at most")));
+        assert!(cpu_seconds() >= 0.0 && report.cpu_cores < 64.0);
+    }
+}

@@ -1,0 +1,12 @@
+//! What a client sees of its requests, and figures made of that.
+//!
+//! Times are counted from when a request was *due*, not from when it was sent: a generator that falls behind must not
+//! flatter the server (coordinated omission). How far it fell behind is measured on its own.
+
+mod figures;
+mod stopwatch;
+mod window;
+
+pub use self::figures::{Figures, Objective, Quantiles, Summary};
+pub use self::stopwatch::{ErrorClass, Measured, Stopwatch};
+pub use self::window::{Window, WindowSummary};
