@@ -1,4 +1,4 @@
-//! The routing service. So far its decision: [`scheduling`].
+//! The routing service: from a client's request to a worker's answer. ARCHITECTURE.md walks through it.
 
 pub mod app;
 pub mod cli;
