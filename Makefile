@@ -9,9 +9,9 @@ DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 .PHONY: help setup setup-clients demo test bench policy bench-peer lint fuzz fmt clean
 
 help:
-	@echo "make demo        three simulated engines, the router on port 8000, one conversation both ways"
+	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, figures on port 3000"
 	@echo "make test        checks formatting and lints, runs every test"
-	@echo "make bench       criterion benches of hashing and the index, and a reader beside a writer"
+	@echo "make bench       criterion benches of hashing and the index, a reader beside a writer, the load generator itself"
 	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
 	@echo "make fuzz        random bytes at every decoder (needs cargo-fuzz)"
@@ -39,11 +39,10 @@ $(VENV)/ready: $(CLIENTS)
 	cd .tools/nats-2.9 && apt-get update -qq && apt-get download -qq nats-server && dpkg -x nats-server_*.deb .
 	@touch $@
 
-# DEMO_SECONDS=N ends it by itself; PORT and ADMIN_PORT move the router.
+# DEMO_SECONDS=N ends it by itself; PORT, ADMIN_PORT, WORKER_PORT, PAGE_PORT move it; DEMO='--flip 60' adds flags.
 demo: setup
-	@command -v curl >/dev/null || { echo "installing curl"; apt-get update -qq && apt-get install -y -qq curl >/dev/null; }
-	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters --bins
-	@deploy/demo.sh
+	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
+	@target/release/kvlane-load demo $(DEMO)
 
 test: setup setup-clients
 	$(CARGO) fmt --all --check
@@ -54,6 +53,7 @@ test: setup setup-clients
 # KVLANE_TRACE=FILE benches on a Mooncake-format trace (an absolute path); without it one is made up.
 bench: setup
 	$(CARGO) bench --locked -p kvlane-benches
+	$(CARGO) bench --locked -p kvlane-loadtest --bench load_generator
 
 # The tables of benches/POLICY.md on standard output. TRACE=FILE adds a Mooncake-format trace.
 policy: setup

@@ -3,22 +3,21 @@
 
 mod events;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, Uri};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use self::events::{Event, Events};
+use crate::corpus::own_text;
+use crate::http::{Connections, connections};
 use crate::measure::{ErrorClass, Measured, Stopwatch};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +29,7 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
+    System,
     User,
     Assistant,
 }
@@ -44,6 +44,8 @@ pub struct Question<'a> {
     pub request_id: &'a str,
     /// When it should have been sent.
     pub due: Instant,
+    /// Set with the first token, for those who look from outside.
+    pub begun: Option<&'a AtomicBool>,
 }
 
 /// What came back.
@@ -76,17 +78,23 @@ impl Default for Patience {
 
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Connections,
     base: String,
     authorization: Option<HeaderValue>,
     pub model: String,
+    /// Laid over every request's body.
+    pub extra: Map<String, Value>,
+    /// The header in which a router says who answered.
+    pub worker_header: HeaderName,
     patience: Patience,
 }
 
+/// In which our router says whom it chose.
+const WORKER_HEADER: HeaderName = HeaderName::from_static("x-kvlane-worker");
 /// Longer complaints are cut.
 const SHOWN: usize = 300;
-/// A longer error is not read.
-const MOST_ERROR: usize = 1 << 16;
+/// A longer error, or list of models, is not read.
+const MOST_ERROR: usize = 1 << 20;
 
 impl Endpoint {
     /// `base` is with or without `/v1`.
@@ -106,21 +114,9 @@ impl Endpoint {
                 anyhow::Ok(value)
             })
             .transpose()?;
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(patience.connect));
-        connector.enforce_http(false);
-        let connector = HttpsConnectorBuilder::new()
-            .with_native_roots()
-            .context("root certificates")?
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(4))
-            .build(connector);
-        Ok(Self { client, base, authorization, model: model.to_owned(), patience })
+        let client = connections(patience.connect)?;
+        let (model, extra) = (model.to_owned(), Map::new());
+        Ok(Self { client, base, authorization, model, extra, worker_header: WORKER_HEADER, patience })
     }
 
     /// The first model the endpoint lists.
@@ -130,7 +126,8 @@ impl Endpoint {
         let asked = async {
             let response = self.client.request(request).await.with_context(|| url.clone())?;
             let status = response.status();
-            let body = response.into_body().collect().await.with_context(|| url.clone())?.to_bytes();
+            let body = Limited::new(response.into_body(), MOST_ERROR).collect().await;
+            let body = body.map_err(|error| anyhow::anyhow!("{url}: {error}"))?.to_bytes();
             ensure!(status.is_success(), "{url}: status {}", status.as_u16());
             let list: Value = serde_json::from_slice(&body).with_context(|| url.clone())?;
             let first = list["data"][0]["id"].as_str();
@@ -138,6 +135,30 @@ impl Endpoint {
         };
         let late = || format!("{url}: no answer within {:?}", self.patience.connect);
         tokio::time::timeout(self.patience.connect, asked).await.with_context(late)?
+    }
+
+    /// Tokens the endpoint's model makes of a word of ours: from two prompts, so that its template does not count.
+    /// None where it does not tell.
+    pub async fn tokens_per_word(&self) -> Option<f64> {
+        let (short, long) = (own_text(1, 50), own_text(1, 450));
+        let words = |text: &str| text.split_whitespace().count() as f64;
+        let (few, many) = (self.count(&short).await?, self.count(&long).await?);
+        let found = (many as f64 - few as f64) / (words(&long) - words(&short));
+        (0.3..30.0).contains(&found).then_some(found)
+    }
+
+    /// Tokens of a prompt, as the endpoint counts them.
+    async fn count(&self, text: &str) -> Option<u64> {
+        let messages = [Message { role: Role::User, content: text.to_owned() }];
+        let question = Question {
+            messages: &messages,
+            max_tokens: 1,
+            session: None,
+            request_id: "kvlane-load-count",
+            due: Instant::now(),
+            begun: None,
+        };
+        self.ask(&question).await.measured.prompt_tokens
     }
 
     fn request(&self, method: Method, url: &str, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
@@ -151,7 +172,8 @@ impl Endpoint {
     /// Asks, and reads the answer to its end. Never fails: what goes wrong is part of what is measured.
     pub async fn ask(&self, question: &Question<'_>) -> Answer {
         let watch = Stopwatch::start(question.due, Instant::now());
-        let mut reading = Reading { watch, text: String::new(), worker: None, usage: None };
+        let mut reading =
+            Reading { watch, text: String::new(), worker: None, usage: None, finished: false, chunks: 0 };
         let asked = tokio::time::timeout(self.patience.whole, self.read(question, &mut reading)).await;
         let failed = match asked {
             Ok(Ok(())) => None,
@@ -164,13 +186,16 @@ impl Endpoint {
     }
 
     async fn read(&self, question: &Question<'_>, reading: &mut Reading) -> Result<(), Failed> {
-        let body = json!({
+        let mut body = json!({
             "model": self.model,
             "messages": question.messages,
             "max_tokens": question.max_tokens,
             "stream": true,
             "stream_options": { "include_usage": true },
         });
+        if let Some(body) = body.as_object_mut() {
+            body.extend(self.extra.clone());
+        }
         let url = format!("{}/v1/chat/completions", self.base);
         let unsendable = |error: anyhow::Error| Failed::new(ErrorClass::Connect, format!("{error:#}"));
         let mut request = self.request(Method::POST, &url, body.to_string().into()).map_err(unsendable)?;
@@ -186,10 +211,16 @@ impl Endpoint {
             let class = if error.is_connect() { ErrorClass::Connect } else { ErrorClass::BrokenOff };
             Failed::new(class, causes(&error))
         })?;
-        reading.worker =
-            response.headers().get("x-kvlane-worker").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let worker = response.headers().get(&self.worker_header);
+        reading.worker = worker.and_then(|id| id.to_str().ok()).map(str::to_owned);
         if !response.status().is_success() {
-            return Err(refused(response).await);
+            return Err(refused(response, self.patience.silence).await);
+        }
+        let kind =
+            response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.is_empty() && !kind.starts_with("text/event-stream") {
+            let what = format!("the answer is {kind}, expected a stream of events (text/event-stream)");
+            return Err(Failed::new(ErrorClass::Malformed, what));
         }
         let mut body = response.into_body();
         let mut events = Events::default();
@@ -197,24 +228,21 @@ impl Endpoint {
             let frame = tokio::time::timeout(self.patience.silence, body.frame()).await.map_err(silence)?;
             // Stamped before it is read.
             let now = Instant::now();
+            let malformed = |what: String| Failed::new(ErrorClass::Malformed, what);
             let Some(frame) = frame else {
+                let over = reading.take(events.end().map_err(malformed)?, now, question.max_tokens)?;
+                if over || reading.finished {
+                    return Ok(());
+                }
                 return Err(Failed::new(ErrorClass::BrokenOff, "the stream ended before [DONE]".to_owned()));
             };
             let frame = frame.map_err(|error| Failed::new(ErrorClass::BrokenOff, causes(&error)))?;
             let Ok(data) = frame.into_data() else { continue };
-            let malformed = |what: String| Failed::new(ErrorClass::Malformed, what);
-            for event in events.read(&data).map_err(malformed)? {
-                match event {
-                    Event::Done => return Ok(()),
-                    Event::Chunk { text, usage } => {
-                        if !text.is_empty() {
-                            reading.watch.tokens(1, now);
-                            reading.text.push_str(&text);
-                        }
-                        reading.usage = usage.or(reading.usage);
-                    }
-                    Event::Error(what) => return Err(Failed::new(ErrorClass::BrokenOff, what)),
-                }
+            if reading.take(events.read(&data).map_err(malformed)?, now, question.max_tokens)? {
+                return Ok(());
+            }
+            if let Some(begun) = question.begun.filter(|_| reading.watch.has_begun()) {
+                begun.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -225,14 +253,41 @@ struct Reading {
     text: String,
     worker: Option<String>,
     usage: Option<events::Usage>,
+    finished: bool,
+    chunks: usize,
 }
 
 impl Reading {
+    /// True when that was all.
+    fn take(&mut self, events: Vec<Event>, now: Instant, max_tokens: usize) -> Result<bool, Failed> {
+        for event in events {
+            match event {
+                Event::Done => return Ok(true),
+                Event::Chunk { text, reasoning, finished, usage } => {
+                    if reasoning || !text.is_empty() {
+                        self.watch.tokens(1, now);
+                        self.text.push_str(&text);
+                        self.chunks += 1;
+                    }
+                    self.finished |= finished;
+                    self.usage = usage.or(self.usage);
+                }
+                Event::Error(what) => return Err(Failed::new(ErrorClass::BrokenOff, what)),
+            }
+        }
+        // Nobody's token is so long, nor cut into so many pieces.
+        if self.chunks > 8 * max_tokens + 1000 || self.text.len() > 64 * max_tokens + (1 << 16) {
+            let what = format!("the answer goes on past anything {max_tokens} tokens could be");
+            return Err(Failed::new(ErrorClass::Malformed, what));
+        }
+        Ok(false)
+    }
+
     fn answer(self, failed: Option<Failed>) -> Answer {
-        let counted = self.usage.map(|usage| usage.completion_tokens);
+        let counted = self.usage.and_then(|usage| usage.completion_tokens);
         let mut measured =
             self.watch.finish(Instant::now(), counted, failed.as_ref().map(|failed| failed.class));
-        measured.prompt_tokens = self.usage.map(|usage| usage.prompt_tokens);
+        measured.prompt_tokens = self.usage.and_then(|usage| usage.prompt_tokens);
         measured.cached_tokens = self.usage.and_then(|usage| usage.cached_tokens());
         Answer { measured, text: self.text, worker: self.worker, complaint: failed.map(|failed| failed.what) }
     }
@@ -252,10 +307,14 @@ impl Failed {
     }
 }
 
-async fn refused(response: Response<hyper::body::Incoming>) -> Failed {
+async fn refused(response: Response<hyper::body::Incoming>, silence: Duration) -> Failed {
     let status = response.status().as_u16();
-    let body = http_body_util::Limited::new(response.into_body(), MOST_ERROR).collect().await;
-    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let reading = Limited::new(response.into_body(), MOST_ERROR).collect();
+    // What it is refused with may not come, and is refused all the same.
+    let body = match tokio::time::timeout(silence, reading).await {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => Bytes::new(),
+    };
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();
     let message = said["error"]["message"].as_str().or(said["message"].as_str()).unwrap_or_default();
     Failed::new(ErrorClass::of_status(status), format!("status {status} {message}"))

@@ -1,7 +1,79 @@
 //! One file for each command.
 
+mod compare;
+mod demo;
+mod levels;
+mod load_flags;
+mod report;
 mod run;
 mod simulate;
+mod sweep;
+mod trace;
 
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use kvlane_loadtest::arrivals::Arrivals;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(crate) use self::compare::{Compare, compare};
+pub(crate) use self::demo::{Demo, demo};
+pub(crate) use self::report::{Report, report};
 pub(crate) use self::run::{Run, run};
 pub(crate) use self::simulate::{Simulate, simulate};
+pub(crate) use self::sweep::{Sweep, sweep};
+pub(crate) use self::trace::{TraceCommand, trace};
+
+/// What somebody at a terminal, or an orchestrator, sends to have it end.
+struct Interrupts {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Interrupts {
+    fn new() -> anyhow::Result<Self> {
+        let of = |kind: SignalKind| signal(kind).context("signals");
+        Ok(Self { interrupt: of(SignalKind::interrupt())?, terminate: of(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Finds out before anything is measured. What is in the file stays.
+fn check_writable(path: &Path, name: &str) -> anyhow::Result<()> {
+    let there = path.exists();
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("{name} {} cannot be written", path.display()))?;
+    if !there {
+        std::fs::remove_file(path).with_context(|| format!("{name} {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A process that runs out of files would take its own limit for the endpoint's failure.
+fn check_open_files(arrivals: &Arrivals) -> anyhow::Result<()> {
+    const OURS: usize = 64;
+    let wanted = match arrivals {
+        Arrivals::Closed(ramp) => ramp.from.max(ramp.to) as usize,
+        Arrivals::Open { .. } | Arrivals::Scheduled { .. } => return Ok(()),
+    };
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    if let Some(soft) = soft {
+        ensure!(
+            wanted + OURS <= soft,
+            "{wanted} connections at a time need more files than the {soft} this process may open, expected `ulimit -n {}`",
+            wanted + OURS
+        );
+    }
+    Ok(())
+}

@@ -1,11 +1,16 @@
 //! What conversations are about: long documents that many of them share, and questions about them.
 
+mod remote;
+mod words;
+
 use std::path::Path;
 
 use anyhow::{Context, ensure};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+
+use self::words::{CLOSINGS, FIELDS, Field, OPENINGS, QUALITIES, VERBS};
 
 /// A document and what it is called in lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,232 +24,6 @@ pub struct Document {
 pub struct Corpus {
     pub documents: Vec<Document>,
 }
-
-/// A topic, and the things one meets in it.
-struct Field {
-    topic: &'static str,
-    things: [&'static str; 12],
-}
-
-const FIELDS: [Field; 10] = [
-    Field {
-        topic: "log-structured storage",
-        things: [
-            "memtable",
-            "compaction",
-            "write amplification",
-            "bloom filter",
-            "sorted run",
-            "tombstone",
-            "level",
-            "block cache",
-            "manifest",
-            "snapshot",
-            "key range",
-            "flush",
-        ],
-    },
-    Field {
-        topic: "queueing theory",
-        things: [
-            "arrival process",
-            "service time",
-            "utilisation",
-            "waiting room",
-            "server pool",
-            "Little's law",
-            "tail latency",
-            "load balancer",
-            "priority class",
-            "burst",
-            "steady state",
-            "bottleneck",
-        ],
-    },
-    Field {
-        topic: "container orchestration",
-        things: [
-            "scheduler",
-            "node",
-            "replica",
-            "readiness probe",
-            "rolling update",
-            "control loop",
-            "admission",
-            "resource limit",
-            "service address",
-            "eviction",
-            "affinity rule",
-            "custom resource",
-        ],
-    },
-    Field {
-        topic: "attention and its caches",
-        things: [
-            "key vector",
-            "value vector",
-            "head",
-            "prefix",
-            "block table",
-            "prefill",
-            "decode step",
-            "batch",
-            "context window",
-            "page",
-            "quantisation",
-            "sliding window",
-        ],
-    },
-    Field {
-        topic: "distributed consensus",
-        things: [
-            "leader",
-            "follower",
-            "term",
-            "log entry",
-            "quorum",
-            "election timeout",
-            "membership change",
-            "commit index",
-            "lease",
-            "split vote",
-            "replay",
-            "fencing token",
-        ],
-    },
-    Field {
-        topic: "compilers",
-        things: [
-            "intermediate form",
-            "basic block",
-            "register",
-            "spill",
-            "inlining",
-            "alias",
-            "loop nest",
-            "dead store",
-            "type inference",
-            "code motion",
-            "calling convention",
-            "pass",
-        ],
-    },
-    Field {
-        topic: "network congestion",
-        things: [
-            "window",
-            "round trip",
-            "bottleneck queue",
-            "acknowledgement",
-            "loss",
-            "pacing",
-            "fair share",
-            "buffer",
-            "flow",
-            "retransmission",
-            "bandwidth estimate",
-            "marking",
-        ],
-    },
-    Field {
-        topic: "column stores",
-        things: [
-            "column chunk",
-            "dictionary",
-            "run length",
-            "predicate",
-            "vector",
-            "join order",
-            "zone map",
-            "materialised view",
-            "partition",
-            "statistics",
-            "scan",
-            "spill file",
-        ],
-    },
-    Field {
-        topic: "electric grids",
-        things: [
-            "generator",
-            "frequency",
-            "reserve",
-            "transmission line",
-            "transformer",
-            "load forecast",
-            "storage site",
-            "inertia",
-            "protection relay",
-            "tariff",
-            "feeder",
-            "island",
-        ],
-    },
-    Field {
-        topic: "observability",
-        things: [
-            "metric",
-            "label",
-            "trace",
-            "span",
-            "log line",
-            "sampling",
-            "histogram",
-            "alert",
-            "dashboard",
-            "exemplar",
-            "cardinality",
-            "retention",
-        ],
-    },
-];
-
-const OPENINGS: [&str; 8] = [
-    "In practice,",
-    "Under load,",
-    "As a rule,",
-    "At first sight,",
-    "Over time,",
-    "In small systems,",
-    "After a failure,",
-    "Compared with earlier designs,",
-];
-const VERBS: [&str; 12] = [
-    "limits",
-    "hides",
-    "drives",
-    "depends on",
-    "is measured by",
-    "competes with",
-    "absorbs",
-    "is bounded by",
-    "delays",
-    "protects",
-    "is rebuilt from",
-    "amortises",
-];
-const QUALITIES: [&str; 10] = [
-    "the slowest",
-    "a shared",
-    "an idle",
-    "the oldest",
-    "a partial",
-    "the hottest",
-    "a bounded",
-    "the next",
-    "a stale",
-    "an uneven",
-];
-const CLOSINGS: [&str; 8] = [
-    "which operators notice only when it is gone",
-    "so that the common case stays cheap",
-    "unless the two are tuned together",
-    "because nothing else sees both ends",
-    "and that is why averages mislead",
-    "while the worst case hardly changes",
-    "which is easy to state and hard to test",
-    "as long as somebody pays for it in memory",
-];
 
 impl Corpus {
     /// Made-up technical text, equal for equal seeds: `count` documents of about so many words each.
@@ -289,10 +68,30 @@ impl Corpus {
         Ok(Self { documents })
     }
 
-    /// Any of them.
-    pub fn pick(&self, random: &mut StdRng) -> &Document {
-        &self.documents[random.random_range(0..self.documents.len())]
+    /// A directory, or `http(s)://BUCKET.HOST/PREFIX` of a store that lists its objects as S3 does.
+    pub async fn open(place: &str) -> anyhow::Result<Self> {
+        if place.starts_with("http://") || place.starts_with("https://") {
+            remote::fetch(place).await
+        } else {
+            Self::read(Path::new(place))
+        }
     }
+}
+
+/// About so many words that nobody else has: equal for equal seeds.
+pub fn own_text(seed: u64, wanted: usize) -> String {
+    let mut random = StdRng::seed_from_u64(seed);
+    let field = FIELDS.choose(&mut random).unwrap_or(&FIELDS[0]);
+    // The first words tell texts apart, so that nothing of them is shared.
+    let mut text = format!("Case {seed:x}:");
+    let mut count = 2;
+    while count < wanted {
+        let sentence = sentence(field, &mut random);
+        count += sentence.split(' ').count();
+        text.push(' ');
+        text.push_str(&sentence);
+    }
+    text
 }
 
 fn sentence(field: &Field, random: &mut StdRng) -> String {

@@ -1,8 +1,20 @@
 //! Multi-turn load and what it measures: in real time against any OpenAI-compatible endpoint ([`live`]), and in virtual
 //! time against simulated engines ([`simulate`], whose figures are simulated).
 
+pub mod arrivals;
+pub mod broker;
 pub mod client;
+pub mod compare;
 pub mod corpus;
+pub mod http;
 pub mod live;
 pub mod measure;
+pub mod report;
+pub mod results;
 pub mod simulate;
+pub mod statistics;
+pub mod sweep;
+pub mod think;
+pub mod trace;
+pub mod view;
+pub mod workload;

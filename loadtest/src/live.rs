@@ -1,214 +1,506 @@
 //! Load in real time against an endpoint: conversations that resend their history, one after the other.
 //!
-//! A closed loop keeps a number of conversations going, which may be changed at any time; an open loop starts them at
-//! moments drawn beforehand, whether the last ones are over or not. Whatever comes back is counted by one collector.
+//! A closed loop keeps a number of conversations going, an open loop starts them at moments drawn beforehand, whether the
+//! last ones are over or not; both can be changed while they run. Whatever comes back is counted by one collector.
 
 mod collector;
+mod course;
+mod decisions;
+mod metrics;
+mod run_file;
 mod self_check;
+mod server;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use anyhow::{bail, ensure};
+use parking_lot::Mutex;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution, Exp1};
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::collector::{Active, ConversationRecord, Ended};
 pub use self::collector::{Collector, Report, TurnRecord};
+pub use self::course::{Course, Phase};
+pub use self::decisions::{Decision, Decisions, DecisionsReport};
+pub use self::metrics::exposition;
+pub use self::run_file::{RUN_SCHEMA, Written};
 pub use self::self_check::{SelfCheck, SelfReport};
+pub use self::server::{Live, Shown, Status, serve};
+use crate::arrivals::{Arrivals, Pattern, Ramp};
+use crate::broker::{Broker, BrokerReport};
 use crate::client::{Endpoint, Message, Question, Role};
-use crate::corpus::{Corpus, follow_up, opening};
-
-/// What conversations are like.
-#[derive(Clone, Copy, Debug)]
-pub struct Talk {
-    pub turns: (usize, usize),
-    pub max_tokens: usize,
-    /// Mean seconds before a question is answered by the next one, exponentially distributed.
-    pub think_s: f64,
-    /// Whether requests name their conversation.
-    pub names_session: bool,
-}
-
-/// When conversations begin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Arrivals {
-    /// So many at a time, a new one when one is over.
-    Closed(usize),
-    /// So many a second on average, at random (Poisson); at most so many at a time.
-    Poisson { per_second: f64, most: usize },
-    /// The same at even distances.
-    Constant { per_second: f64, most: usize },
-}
+use crate::workload::Workload;
 
 /// A load that can be started.
 #[derive(Debug)]
 pub struct Load {
     pub endpoint: Endpoint,
-    pub corpus: Corpus,
-    pub talk: Talk,
+    pub workload: Workload,
+    /// Whether requests name their conversation.
+    pub names_session: bool,
+    /// Where decisions are looked up, when the router is ours.
+    pub decisions: Option<Decisions>,
     pub seed: u64,
     pub collector: Arc<Collector>,
+}
+
+/// How much load there is, which can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Conversations at a time.
+    Concurrency(usize),
+    /// Conversations a second.
+    Rate(f64),
+}
+
+/// More is a mistake.
+const MOST_CONVERSATIONS: usize = 100_000;
+const MOST_PER_SECOND: f64 = 1e5;
+
+impl Level {
+    pub fn validate(self) -> anyhow::Result<()> {
+        match self {
+            Self::Concurrency(count) => ensure!(
+                (1..=MOST_CONVERSATIONS).contains(&count),
+                "concurrency is {count}, expected 1 to {MOST_CONVERSATIONS}"
+            ),
+            Self::Rate(rate) => ensure!(
+                rate > 0.0 && rate <= MOST_PER_SECOND,
+                "rate is {rate}, expected more than 0, at most {MOST_PER_SECOND}"
+            ),
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Concurrency(count) => write!(out, "{count} conversations at a time"),
+            Self::Rate(rate) => write!(out, "{rate} conversations a second"),
+        }
+    }
+}
+
+/// Conversations that are wanted, and whether somebody said so since the load began.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    count: usize,
+    by_hand: bool,
 }
 
 /// A load that runs. It ends when told, or when this is dropped.
 #[derive(Debug)]
 pub struct Running {
-    conversations: watch::Sender<usize>,
+    load: Arc<Load>,
+    control: Control,
     stop: CancellationToken,
+    give_up: CancellationToken,
     tasks: TaskTracker,
 }
 
-impl Running {
-    /// As many conversations as that from now on; those beyond it end with their turn.
-    pub fn set_conversations(&self, count: usize) {
-        self.conversations.send_replace(count);
+#[derive(Clone, Debug)]
+enum Knob {
+    Conversations(watch::Sender<Wanted>),
+    Rate(watch::Sender<Rate>),
+    /// A schedule is what it is.
+    None,
+}
+
+/// A rate since a moment.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    ramp: Ramp,
+    since: Instant,
+}
+
+/// Changes a load that runs, from anywhere.
+#[derive(Clone, Debug)]
+pub struct Control {
+    knob: Knob,
+    changes: Arc<Mutex<Vec<Change>>>,
+    began: Instant,
+    fixed: bool,
+}
+
+/// What somebody changed, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Seconds from when the load began.
+    pub at_s: f64,
+    pub level: Level,
+}
+
+/// Changes that are remembered.
+const MOST_CHANGES: usize = 10_000;
+
+impl Control {
+    /// As much load as that from now on; conversations beyond it end with their turn.
+    pub fn set(&self, level: Level) -> anyhow::Result<()> {
+        level.validate()?;
+        ensure!(!self.fixed, "this load is measured as it is, and cannot be changed");
+        match (&self.knob, level) {
+            (Knob::Conversations(count), Level::Concurrency(wanted)) => {
+                count.send_replace(Wanted { count: wanted, by_hand: true });
+            }
+            (Knob::Rate(rate), Level::Rate(wanted)) => {
+                rate.send_replace(Rate { ramp: Ramp::flat(wanted), since: Instant::now() });
+            }
+            (Knob::Conversations(_), Level::Rate(_)) => {
+                bail!("this load keeps a number of conversations, expected a concurrency and no rate")
+            }
+            (Knob::Rate(_), Level::Concurrency(_)) => {
+                bail!("this load begins conversations at a rate, expected a rate and no concurrency")
+            }
+            (Knob::None, _) => bail!("this load follows a schedule that cannot be changed"),
+        }
+        let mut changes = self.changes.lock();
+        if changes.len() < MOST_CHANGES {
+            changes.push(Change { at_s: self.began.elapsed().as_secs_f64(), level });
+        }
+        Ok(())
     }
 
-    /// No more questions; those that were asked are waited for that long.
+    /// The same to look at only.
+    pub fn fixed(&self) -> Self {
+        Self { fixed: true, ..self.clone() }
+    }
+
+    pub fn changes(&self) -> Vec<Change> {
+        self.changes.lock().clone()
+    }
+
+    /// What is wanted now; none of a schedule.
+    pub fn level(&self) -> Option<Level> {
+        match &self.knob {
+            Knob::Conversations(count) => Some(Level::Concurrency(count.borrow().count)),
+            Knob::Rate(rate) => {
+                let Rate { ramp, since } = *rate.borrow();
+                Some(Level::Rate(ramp.at(since.elapsed().as_secs_f64())))
+            }
+            Knob::None => None,
+        }
+    }
+}
+
+impl Running {
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    pub fn set(&self, level: Level) -> anyhow::Result<()> {
+        self.control.set(level)
+    }
+
+    /// How often somebody else asked on, where somebody does.
+    pub fn broker(&self) -> Option<BrokerReport> {
+        self.load.workload.broker().map(Broker::report)
+    }
+
+    /// Waits until a schedule is through and all its answers are there; for ever with any other load.
+    pub async fn over(&self) {
+        match self.control.knob {
+            Knob::None => self.tasks.wait().await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// No more questions; those that were asked are waited for that long, then given up.
     pub async fn stop(self, patience: Duration) {
         self.stop.cancel();
         self.tasks.close();
-        let _ = tokio::time::timeout(patience, self.tasks.wait()).await;
+        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
+            self.give_up.cancel();
+            self.tasks.wait().await;
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.cancel();
+        self.give_up.cancel();
     }
+}
+
+/// What the tasks of a load have in common.
+#[derive(Clone)]
+struct Shared {
+    load: Arc<Load>,
+    numbers: Arc<AtomicU64>,
+    tasks: TaskTracker,
+    /// A number that no other run has.
+    run: u32,
+    /// No more questions.
+    stop: CancellationToken,
+    /// No more answers either.
+    give_up: CancellationToken,
 }
 
 impl Load {
     pub fn start(self, arrivals: Arrivals) -> Running {
-        let load = Arc::new(self);
-        let (conversations, wanted) = watch::channel(match arrivals {
-            Arrivals::Closed(count) => count,
-            _ => 0,
-        });
-        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        match arrivals {
-            Arrivals::Closed(_) => {
-                tasks.spawn(keep(load, wanted, tasks.clone(), stop.clone()));
+        let (stop, give_up, tasks) = (CancellationToken::new(), CancellationToken::new(), TaskTracker::new());
+        let shared = Shared {
+            load: Arc::new(self),
+            numbers: Arc::new(AtomicU64::new(0)),
+            tasks: tasks.clone(),
+            run: rand::random(),
+            stop: stop.clone(),
+            give_up: give_up.clone(),
+        };
+        let load = shared.load.clone();
+        let knob = match arrivals {
+            Arrivals::Closed(ramp) => {
+                let first = Wanted { count: ramp.at(0.0) as usize, by_hand: false };
+                let conversations = watch::Sender::new(first);
+                tasks.spawn(keep(shared, conversations.subscribe()));
+                if ramp.over_s > 0.0 {
+                    tasks.spawn(climb(ramp, conversations.clone(), stop.clone()));
+                }
+                Knob::Conversations(conversations)
             }
-            Arrivals::Poisson { per_second, most } => {
-                tasks.spawn(arrive(load, (per_second, true), most, tasks.clone(), stop.clone()));
+            Arrivals::Open { rate, pattern, most } => {
+                let rate = watch::Sender::new(Rate { ramp: rate, since: Instant::now() });
+                tasks.spawn(arrive(shared, rate.subscribe(), pattern, most));
+                Knob::Rate(rate)
             }
-            Arrivals::Constant { per_second, most } => {
-                tasks.spawn(arrive(load, (per_second, false), most, tasks.clone(), stop.clone()));
+            Arrivals::Scheduled { moments, most } => {
+                tasks.spawn(follow(shared, moments, most));
+                tasks.close();
+                Knob::None
             }
-        }
-        Running { conversations, stop, tasks }
+        };
+        let control = Control { knob, changes: Arc::default(), began: Instant::now(), fixed: false };
+        Running { load, control, stop, give_up, tasks }
     }
 
-    /// One conversation from its first question to its last answer. An answer that fails ends it.
-    async fn converse(&self, number: u64, mut due: Instant, goes_on: impl Fn() -> bool) {
+    /// One conversation from its first question to its last answer. An answer that fails ends it, and so does `goes_on`,
+    /// asked before every question but the first. True when it did not fail.
+    async fn converse(
+        &self,
+        seat: Seat,
+        initial: bool,
+        mut due: Instant,
+        goes_on: impl Fn() -> bool,
+    ) -> bool {
+        let Seat { number, shared, active: _active } = seat;
         let mut random = StdRng::seed_from_u64(self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let document = self.corpus.pick(&mut random);
-        let turns = random.random_range(self.talk.turns.0..=self.talk.turns.1);
+        let script = self.workload.script(number, initial, &mut random);
         let session = format!("kvlane-load-{}-{number}", self.seed);
-        let mut messages = vec![Message { role: Role::User, content: opening(document) }];
-        let _active = self.collector.begins();
-        for turn in 1..=turns {
-            let request_id = format!("{session}-{turn}");
+        let mut messages = script.messages;
+        let mut conversation = ConversationRecord::new(script.turn);
+        let mut fine = true;
+        for turn in script.turn..=script.turns {
+            // Told apart from those of other runs: decisions are looked up by it.
+            let request_id = format!("{session}-{:x}-{turn}", shared.run);
+            let in_flight = self.collector.asks(due);
             let question = Question {
                 messages: &messages,
-                max_tokens: self.talk.max_tokens,
-                session: self.talk.names_session.then_some(session.as_str()),
+                max_tokens: script.max_tokens,
+                session: self.names_session.then_some(session.as_str()),
                 request_id: &request_id,
                 due,
+                begun: Some(in_flight.begun()),
             };
             let answer = self.endpoint.ask(&question).await;
-            let failed = answer.measured.error.is_some();
-            self.collector.take(TurnRecord {
+            drop(in_flight);
+            fine = answer.measured.error.is_none();
+            conversation.add(turn, &answer.measured);
+            let last = turn == script.turns;
+            shared.keep(TurnRecord {
+                at_s: 0.0,
+                warm_up: false,
                 conversation: number,
-                topic: document.topic.clone(),
+                topic: script.topic.clone(),
                 turn,
-                request_id,
+                request_id: request_id.clone(),
                 worker: answer.worker,
                 measured: answer.measured,
                 complaint: answer.complaint,
+                decision: None,
             });
-            if failed || turn == turns || !goes_on() {
-                return;
+            conversation.ended = if !fine {
+                Ended::Failed
+            } else if last {
+                Ended::Whole
+            } else {
+                Ended::CutShort
+            };
+            if !fine || last || !goes_on() {
+                break;
             }
+            let (next, think) =
+                self.workload.next(&script.topic, &answer.text, &request_id, &mut random).await;
             messages.push(Message { role: Role::Assistant, content: answer.text });
-            let next = follow_up(&messages[messages.len() - 1].content, &mut random);
             messages.push(Message { role: Role::User, content: next });
-            let drawn: f64 = Exp1.sample(&mut random);
-            due = Instant::now() + Duration::from_secs_f64(drawn * self.talk.think_s);
-            tokio::time::sleep_until(due).await;
+            due = Instant::now() + think;
+            let thinks = shared.stop.run_until_cancelled(tokio::time::sleep_until(due));
+            if thinks.await.is_none() || !goes_on() {
+                break;
+            }
+        }
+        self.collector.ends(conversation);
+        fine
+    }
+}
+
+/// What a conversation has while it goes on.
+struct Seat {
+    number: u64,
+    shared: Shared,
+    active: Active,
+}
+
+/// Raises or lowers the number of conversations along a ramp, until somebody else sets it.
+async fn climb(ramp: Ramp, conversations: watch::Sender<Wanted>, stop: CancellationToken) {
+    let begin = Instant::now();
+    let mut over = false;
+    while !over {
+        if stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(100))).await.is_none() {
+            return;
+        }
+        let elapsed = begin.elapsed().as_secs_f64();
+        over = elapsed >= ramp.over_s;
+        let count = ramp.at(elapsed).round() as usize;
+        let ours = |wanted: &mut Wanted| {
+            let moved = !wanted.by_hand && wanted.count != count;
+            wanted.count = if moved { count } else { wanted.count };
+            moved
+        };
+        conversations.send_if_modified(ours);
+        over |= conversations.borrow().by_hand;
+    }
+}
+
+/// The first ones begin within this time of each other, not all at once.
+const SPREAD_MS: u64 = 2000;
+
+/// Keeps as many conversations going as are wanted.
+async fn keep(shared: Shared, mut wanted: watch::Receiver<Wanted>) {
+    let mut started = 0;
+    loop {
+        let want = wanted.borrow_and_update().count;
+        // Each place is one loop; those beyond what is wanted sleep.
+        while started < want {
+            let (shared, place, wanted) = (shared.clone(), started, wanted.clone());
+            started += 1;
+            shared.tasks.clone().spawn(sit(shared, place, wanted));
+        }
+        if shared.stop.run_until_cancelled(wanted.changed()).await.is_none_or(|changed| changed.is_err()) {
+            return;
         }
     }
 }
 
-/// Keeps as many conversations going as are wanted.
-async fn keep(
-    load: Arc<Load>,
-    mut wanted: watch::Receiver<usize>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-) {
-    let mut started = 0;
-    let numbers = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    loop {
-        let want = *wanted.borrow_and_update();
-        // Each place is one loop; those beyond what is wanted sleep.
-        while started < want {
-            let (load, stop, numbers) = (load.clone(), stop.clone(), numbers.clone());
-            let (place, mut wanted) = (started, wanted.clone());
-            started += 1;
-            tasks.spawn(async move {
-                let idle = Duration::from_millis(place as u64 * 10 % 2000);
-                if stop.run_until_cancelled(tokio::time::sleep(idle)).await.is_none() {
-                    return;
-                }
-                while !stop.is_cancelled() {
-                    let seats = wanted.wait_for(|want| place < *want);
-                    if stop.run_until_cancelled(seats).await.is_none_or(|seat| seat.is_err()) {
-                        return;
-                    }
-                    let number = numbers.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let (wanted, stop) = (wanted.clone(), stop.clone());
-                    load.converse(number, Instant::now(), || {
-                        place < *wanted.borrow() && !stop.is_cancelled()
-                    })
-                    .await;
-                    // An endpoint that fails at once is not to be hammered.
-                    load.collector.pause_after_failure().await;
-                }
-            });
-        }
-        if stop.run_until_cancelled(wanted.changed()).await.is_none_or(|changed| changed.is_err()) {
+/// One conversation after the other, as long as the place is wanted.
+async fn sit(shared: Shared, place: usize, mut wanted: watch::Receiver<Wanted>) {
+    let Shared { load, stop, give_up, .. } = shared.clone();
+    let spread = Duration::from_millis(place as u64 * 10 % SPREAD_MS);
+    if stop.run_until_cancelled(tokio::time::sleep(spread)).await.is_none() {
+        return;
+    }
+    let mut initial = true;
+    while !stop.is_cancelled() {
+        let seat = wanted.wait_for(|want| place < want.count);
+        if stop.run_until_cancelled(seat).await.is_none_or(|seat| seat.is_err()) {
             return;
         }
+        let goes_on = || place < wanted.borrow().count && !stop.is_cancelled();
+        let converse = load.converse(shared.seat(), initial, Instant::now(), goes_on);
+        match give_up.run_until_cancelled(converse).await {
+            Some(true) => {}
+            // An endpoint that fails at once is not to be hammered.
+            Some(false) => tokio::time::sleep(AFTER_FAILURE).await,
+            None => return,
+        }
+        initial = false;
+    }
+}
+
+const AFTER_FAILURE: Duration = Duration::from_millis(200);
+
+impl Shared {
+    fn seat(&self) -> Seat {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        Seat { number, shared: self.clone(), active: self.load.collector.begins() }
+    }
+
+    /// Begins the next conversation, unless there are too many.
+    fn begin(&self, due: Instant, most: usize) {
+        if self.load.collector.active() >= most {
+            self.numbers.fetch_add(1, Ordering::Relaxed);
+            self.load.collector.passes_over();
+            return;
+        }
+        let (seat, Self { load, stop, give_up, .. }) = (self.seat(), self.clone());
+        self.tasks.spawn(async move {
+            let converse = load.converse(seat, false, due, || !stop.is_cancelled());
+            give_up.run_until_cancelled(converse).await;
+        });
+    }
+
+    /// Counts a request that is over; with its decision, when it can be looked up. Nobody waits for that.
+    fn keep(&self, record: TurnRecord) {
+        let (now, collector) = (Instant::now(), self.load.collector.clone());
+        let Some(decisions) = self.load.decisions.clone() else { return collector.take(record, now) };
+        let give_up = self.give_up.clone();
+        self.tasks.spawn(async move {
+            let decision = give_up.run_until_cancelled(decisions.of(&record.request_id)).await.flatten();
+            collector.take(TurnRecord { decision, ..record }, now);
+        });
     }
 }
 
 /// Begins conversations at moments that do not depend on how the last ones do.
-async fn arrive(
-    load: Arc<Load>,
-    (per_second, random_gaps): (f64, bool),
-    most: usize,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-) {
-    let mut random = StdRng::seed_from_u64(load.seed);
-    let mut due = Instant::now();
-    for number in 0.. {
-        let drawn: f64 = if random_gaps { Exp1.sample(&mut random) } else { 1.0 };
-        due += Duration::from_secs_f64(drawn / per_second);
-        if stop.run_until_cancelled(tokio::time::sleep_until(due)).await.is_none() {
+async fn arrive(shared: Shared, mut rate: watch::Receiver<Rate>, pattern: Pattern, most: usize) {
+    let mut random = StdRng::seed_from_u64(shared.load.seed);
+    let mut at = Instant::now();
+    loop {
+        let mut owed = pattern.gap(&mut random);
+        // Until it is due; a rate that changes in between moves it.
+        loop {
+            let Rate { ramp, since } = *rate.borrow_and_update();
+            let from_s = at.saturating_duration_since(since).as_secs_f64();
+            let due_s = ramp.when(from_s, owed).min(FAR_S);
+            let due = since + Duration::from_secs_f64(due_s);
+            // What is due comes before a change: none is lost.
+            let changed = tokio::select! {
+                biased;
+                () = shared.stop.cancelled() => return,
+                () = tokio::time::sleep_until(due) => false,
+                changed = rate.changed() => changed.is_ok(),
+            };
+            if !changed {
+                at = due;
+                break;
+            }
+            let now = Instant::now();
+            owed = (owed - ramp.sum(from_s, now.saturating_duration_since(since).as_secs_f64())).max(0.0);
+            at = now;
+        }
+        shared.begin(at, most);
+    }
+}
+
+/// Later than any run.
+const FAR_S: f64 = 1e8;
+
+/// Begins conversations at moments that were written down.
+async fn follow(shared: Shared, moments: Vec<Duration>, most: usize) {
+    let begin = Instant::now();
+    for moment in moments {
+        let due = begin + moment;
+        if shared.stop.run_until_cancelled(tokio::time::sleep_until(due)).await.is_none() {
             return;
         }
-        if load.collector.active() >= most {
-            load.collector.passes_over();
-            continue;
-        }
-        let (load, stop) = (load.clone(), stop.clone());
-        tasks.spawn(async move { load.converse(number, due, || !stop.is_cancelled()).await });
+        shared.begin(due, most);
     }
 }

@@ -1,4 +1,4 @@
-//! `kvlane-load`: load in real time (`run`) and in virtual time (`simulate`).
+//! `kvlane-load`: load in real time and in virtual time, and what came of it.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
 
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{Run, Simulate};
+use commands::{Compare, Demo, Report, Run, Simulate, Sweep, TraceCommand};
 
 #[derive(Debug, Parser)]
 #[command(name = "kvlane-load", version, about = "Multi-turn load for KV-aware routing")]
@@ -20,16 +20,33 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Keeps conversations going at an OpenAI-compatible endpoint and measures what its clients see
-    Run(Run),
+    Run(Box<Run>),
+    /// Measures levels, modes and repeats, and says how far the objective holds
+    Sweep(Box<Sweep>),
     /// Runs a deployment in virtual time: engines, events, index, decision. All figures are simulated.
-    Simulate(Simulate),
+    Simulate(Box<Simulate>),
+    /// Compares two runs or two modes: differences with confidence intervals
+    Compare(Compare),
+    /// Makes a page, tables and reference lines of a sweep
+    Report(Report),
+    /// Starts simulated engines, a router and load, all in one
+    Demo(Demo),
+    /// Makes traces and tells what they are like
+    #[command(subcommand)]
+    Trace(TraceCommand),
 }
 
 fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
+    let success = |()| ExitCode::SUCCESS;
     let done = match command {
         Command::Run(arguments) => commands::run(&arguments),
-        Command::Simulate(arguments) => commands::simulate(&arguments).map(|()| ExitCode::SUCCESS),
+        Command::Sweep(arguments) => commands::sweep(&arguments),
+        Command::Simulate(arguments) => commands::simulate(&arguments).map(success),
+        Command::Compare(arguments) => commands::compare(&arguments).map(success),
+        Command::Report(arguments) => commands::report(&arguments).map(success),
+        Command::Demo(arguments) => commands::demo(&arguments),
+        Command::Trace(command) => commands::trace(&command).map(success),
     };
     done.unwrap_or_else(|error| {
         // The whole chain of causes, in one line.

@@ -4,9 +4,9 @@
 //! flatter the server (coordinated omission). How far it fell behind is measured on its own.
 
 mod figures;
+mod recent;
 mod stopwatch;
-mod window;
 
-pub use self::figures::{Figures, Objective, Quantiles, Summary};
+pub use self::figures::{Figures, Objective, Quantiles, Summary, Times};
+pub use self::recent::{Recent, WindowSummary};
 pub use self::stopwatch::{ErrorClass, Measured, Stopwatch};
-pub use self::window::{Window, WindowSummary};

@@ -9,10 +9,9 @@ mod front;
 mod lab;
 mod mode;
 mod open_load;
-pub mod report;
 mod scenarios;
+mod seen;
 mod settings;
-mod stats;
 mod workload;
 
 use std::sync::Mutex;
@@ -20,12 +19,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-use self::lab::Lab;
+use self::lab::{Lab, Measured};
 pub use self::mode::Mode;
-use self::open_load::read_trace;
 pub use self::scenarios::{SCENARIOS, Scenario};
 pub use self::settings::Settings;
-use self::stats::Level;
+use crate::results::{Cell, LevelFigures, Set, first_difference};
+use crate::sweep::Saturation;
+use crate::trace::Trace;
 
 /// One mode at one level, averaged over seeds. Simulated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,7 +34,7 @@ pub struct Row {
     pub level: usize,
     pub seeds: usize,
     #[serde(flatten)]
-    pub figures: Level,
+    pub figures: LevelFigures,
 }
 
 /// Runs every mode and seed as one sweep over the levels. `progress` is told after each sweep. Errors are a trace's.
@@ -42,8 +42,8 @@ pub fn run(
     settings: &Settings,
     modes: &[Mode],
     progress: impl Fn(usize, usize) + Sync,
-) -> anyhow::Result<Vec<Row>> {
-    let trace = settings.workload.trace.as_deref().map(read_trace).transpose()?.unwrap_or_default();
+) -> anyhow::Result<Vec<Cell>> {
+    let trace = settings.workload.trace.as_deref().map(Trace::read).transpose()?;
     let sweeps: Vec<_> = modes.iter().flat_map(|mode| (0..settings.seeds).map(move |n| (*mode, n))).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let results = Mutex::new(vec![Vec::new(); sweeps.len()]);
@@ -51,9 +51,11 @@ pub fn run(
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((mode, n)) = sweeps.get(next.fetch_add(1, Ordering::Relaxed)).copied() {
-                    let levels = Lab::new(settings, &trace, mode, settings.first_seed + n as u64).sweep();
-                    let place = sweeps.iter().position(|sweep| *sweep == (mode, n)).unwrap_or(0);
+                loop {
+                    let place = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((mode, n)) = sweeps.get(place).copied() else { return };
+                    let seed = settings.first_seed + n as u64;
+                    let levels = Lab::new(settings, trace.as_ref(), mode, seed).sweep();
                     if let Ok(mut results) = results.lock() {
                         results[place] = levels;
                     }
@@ -63,10 +65,46 @@ pub fn run(
         }
     });
     let results = results.into_inner().unwrap_or_default();
-    let row = |mode: Mode, at: usize| {
-        let of_mode = sweeps.iter().zip(&results).filter(|((of, _), _)| *of == mode);
-        let figures: Vec<_> = of_mode.filter_map(|(_, levels)| levels.get(at)).collect();
-        Row { mode, level: settings.levels[at], seeds: settings.seeds, figures: Level::mean(&figures) }
+    let cell = |(mode, n): (Mode, usize), at: usize, measured: Measured| Cell {
+        mode: mode.name().to_owned(),
+        level: settings.levels[at],
+        repeat: settings.first_seed + n as u64,
+        figures: Some(measured.figures),
+        by_turn: measured.by_turn,
+        invalid: None,
+        saturated: Saturation::default().of(&measured.figures, &settings.objective(), 0, 0),
+        details: serde_json::Value::Null,
     };
-    Ok(modes.iter().flat_map(|mode| (0..settings.levels.len()).map(|at| row(*mode, at))).collect())
+    let of_sweep = |(sweep, levels): ((Mode, usize), Vec<Measured>)| {
+        levels.into_iter().enumerate().map(move |(at, measured)| cell(sweep, at, measured))
+    };
+    Ok(sweeps.into_iter().zip(results).flat_map(of_sweep).collect())
+}
+
+/// Averages over seeds, mode by mode in the order of the levels.
+pub fn rows(settings: &Settings, modes: &[Mode], cells: &[Cell]) -> Vec<Row> {
+    let row = |mode: Mode, level: usize| {
+        let of = |cell: &&Cell| cell.mode == mode.name() && cell.level == level;
+        let figures: Vec<_> = cells.iter().filter(of).filter_map(|cell| cell.figures.as_ref()).collect();
+        Row { mode, level, seeds: figures.len(), figures: LevelFigures::mean(&figures) }
+    };
+    modes.iter().flat_map(|mode| settings.levels.iter().map(|level| row(*mode, *level))).collect()
+}
+
+/// A scenario's cells as they are kept.
+pub fn set(scenario: &Scenario, settings: &Settings, cells: Vec<Cell>) -> anyhow::Result<Set> {
+    let trace = settings.workload.trace.as_ref().map(|path| path.display().to_string());
+    let base = scenario.settings(&Settings::reference()?, trace.as_deref())?;
+    let (now, base) = (serde_json::to_value(settings)?, serde_json::to_value(&base)?);
+    let differs = ["workers", "slowness", "router", "workload", "engine"]
+        .iter()
+        .find_map(|key| first_difference(&base[key], &now[key], key));
+    let other = differs.map(|path| format!(", with other settings (`{path}` first)")).unwrap_or_default();
+    Ok(Set {
+        name: scenario.name.to_owned(),
+        about: format!("{} engines `{}`: {}{other}", settings.workers, settings.engine.name, scenario.about),
+        levels_are: settings.levels_are().to_owned(),
+        conditions: serde_json::to_value(settings)?,
+        cells,
+    })
 }

@@ -2,113 +2,69 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
 
-use std::net::SocketAddr;
+mod common;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvlane_engine_adapters::process::since_1970;
-use kvlane_engine_adapters::sim::Calibration;
-use kvlane_engine_adapters::sim::worker::{EventOptions, Worker, WorkerOptions};
-use kvlane_engine_adapters::vllm::publisher::{Endpoint as Published, PublisherConfig};
-use kvlane_engine_adapters::vllm::wire::Encoder;
+use common::{collector, engine, load, nowhere, router, saying, until};
+use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::client::{Endpoint, Message, Patience, Question, Role};
-use kvlane_loadtest::corpus::Corpus;
-use kvlane_loadtest::live::{Arrivals, Collector, Load, Talk};
-use kvlane_loadtest::measure::{ErrorClass, Objective};
-use kvlane_router::app::App;
-use kvlane_router::cli::config_of;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use kvlane_loadtest::http::Http;
+use kvlane_loadtest::live::{Decisions, Level, Live, Load, Shown, serve};
+use kvlane_loadtest::measure::ErrorClass;
+use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-/// An engine at twenty times its speed, that tells of its cache.
-async fn engine() -> Worker {
-    let calibration = Calibration { block_tokens: 32, ..Calibration::preset("h200-llama70b-fp8").unwrap() };
-    let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-    let encoder = Encoder::default();
-    let publish = PublisherConfig {
-        endpoint: Published::Bind(loopback),
-        replay: Some(loopback),
-        topic: "kv-events".to_owned(),
-        buffer_steps: 1000,
-        spelling: encoder.spelling,
-    };
-    let events = EventOptions { publish: Some(publish), encoder, ..EventOptions::default() };
-    let options = WorkerOptions { events, speed: 20.0, ..WorkerOptions::new(calibration) };
-    Worker::start(options, Duration::from_secs(1_700_000_000), CancellationToken::new()).await.unwrap()
-}
-
-async fn router(workers: &[Worker]) -> App {
-    let specs: Vec<String> = workers.iter().map(|worker| format!("http://{}", worker.address())).collect();
-    let mut flags =
-        vec!["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--decision-headers", "true"];
-    specs.iter().for_each(|spec| flags.extend(["--worker", spec.as_str()]));
-    let (config, settings) = config_of(&flags).unwrap();
-    let app = App::start(config, &settings, since_1970()).await.unwrap();
-    for _ in 0..500 {
-        if app.router.ready().is_ok() {
-            return app;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the router is not ready: {:?}", app.router.ready());
-}
-
-fn load(url: &str, collector: &std::sync::Arc<Collector>) -> Load {
-    Load {
-        endpoint: Endpoint::new(url, "kvlane-small", None, Patience::default()).unwrap(),
-        corpus: Corpus::synthetic(1, 3, (300, 320)),
-        talk: Talk { turns: (3, 4), max_tokens: 24, think_s: 0.01, names_session: false },
-        seed: 1,
-        collector: collector.clone(),
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_meet_their_caches_behind_the_router() {
-    let workers = [engine().await, engine().await];
+    let workers = [engine(20.0).await, engine(20.0).await];
     let app = router(&workers).await;
-    let collector = Collector::new(Objective::default());
-    let running = load(&format!("http://{}/v1", app.address), &collector).start(Arrivals::Closed(4));
-    let enough = |requests: u64| {
-        let collector = collector.clone();
-        async move {
-            for _ in 0..1000 {
-                if collector.report().all.requests >= requests {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            panic!("not enough: {:?}", collector.report());
-        }
+    let collector = collector();
+    let admin = format!("http://{}", app.admin_address.unwrap());
+    let load = Load {
+        decisions: Some(Decisions::new(&admin).unwrap()),
+        ..load(&format!("http://{}/v1", app.address), &collector)
     };
-    enough(40).await;
+    let running = load.start(Arrivals::Closed(Ramp::flat(4.0)));
+    until("40 requests", || collector.report().all.requests >= 40).await;
     assert!((1..=4).contains(&collector.active()));
     // More of them, then fewer, while it runs.
-    running.set_conversations(8);
-    enough(80).await;
-    running.set_conversations(1);
-    for _ in 0..500 {
-        if collector.active() <= 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert!(collector.active() <= 1, "{} still go on", collector.active());
+    running.set(Level::Concurrency(8)).unwrap();
+    until("80 requests", || collector.report().all.requests >= 80).await;
+    running.set(Level::Concurrency(1)).unwrap();
+    until("one conversation", || collector.active() <= 1).await;
+    assert!(running.set(Level::Rate(1.0)).unwrap_err().to_string().contains("expected a concurrency"));
+    assert!(running.set(Level::Concurrency(0)).unwrap_err().to_string().contains("expected 1 to"));
     running.stop(Duration::from_secs(5)).await;
     let report = collector.report();
     assert_eq!(report.all.errors.len(), 0, "{:?}", report.complaints);
     assert_eq!((report.by_worker.len(), report.by_turn.len()), (2, 4));
     assert!(report.all.cached_share.unwrap() > 0.5, "{:?}", report.all.cached_share);
-    let later: Vec<_> = collector.records().into_iter().filter(|record| record.turn > 1).collect();
+    let later: Vec<_> = collector.latest().into_iter().filter(|record| record.turn > 1).collect();
     let cached = |tokens: Option<u64>| tokens.unwrap() > 0;
     assert!(
         later.iter().filter(|record| cached(record.measured.cached_tokens)).count() * 10 > later.len() * 9
     );
-    for record in collector.records() {
+    for record in collector.latest() {
         let measured = &record.measured;
         assert!(measured.ttft_s.unwrap() <= measured.e2e_s && measured.output_tokens <= 24, "{record:?}");
+        assert!(!record.topic.is_empty());
     }
+    // Each request and why it went where it went, by its id.
+    let decisions = report.decisions.unwrap();
+    assert!(decisions.joined * 10 >= report.all.requests * 9, "{decisions:?}");
+    assert!(decisions.believed_tokens > 0, "{decisions:?}");
+    let joined = collector.latest().into_iter().find(|record| record.turn == 3).unwrap();
+    let decision = joined.decision.expect("one that was looked up");
+    assert_eq!((decision.candidates, decision.mode.as_str()), (2, "kv"));
+    // Conversations, and what is shown live.
+    let conversations = report.conversations;
+    assert!(
+        conversations.completed > 10 && (2.0..=4.0).contains(&conversations.turns_mean),
+        "{conversations:?}"
+    );
+    assert!(conversations.later_turns_faster_share.is_some());
     let (ttft, tpot) = collector.last_minute(&[0.5, 0.95]);
     assert!(ttft.quantiles[0].1 <= ttft.quantiles[1].1 && tpot.count > 0);
     collector.reset();
@@ -116,47 +72,110 @@ async fn conversations_meet_their_caches_behind_the_router() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_loop_does_not_wait_for_answers() {
-    let worker = engine().await;
-    let collector = Collector::new(Objective::default());
-    let arrivals = Arrivals::Constant { per_second: 40.0, most: 3 };
-    let running = load(&format!("http://{}", worker.address()), &collector).start(arrivals);
+async fn an_open_loop_does_not_wait_for_answers_and_its_rate_can_be_changed() {
+    let worker = engine(20.0).await;
+    let url = format!("http://{}", worker.address());
+    let first = collector();
+    let arrivals = Arrivals::Open { rate: Ramp::flat(40.0), pattern: Pattern::Constant, most: 3 };
+    let running = load(&url, &first).start(arrivals);
     tokio::time::sleep(Duration::from_millis(1500)).await;
     running.stop(Duration::from_secs(5)).await;
-    let report = collector.report();
-    assert!(report.all.requests > 0 && report.conversations_passed_over > 0, "{report:?}");
+    let report = first.report();
+    assert!(report.all.requests > 0 && report.conversations.passed_over > 0, "{report:?}");
+    // So seldom that nothing would come, until it is changed.
+    let second = collector();
+    let arrivals =
+        Arrivals::Open { rate: Ramp::flat(0.001), pattern: Pattern::Gamma { shape: 0.5 }, most: 50 };
+    let running = load(&url, &second).start(arrivals);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(second.report().all.requests, 0);
+    running.set(Level::Rate(50.0)).unwrap();
+    assert_eq!(running.control().level(), Some(Level::Rate(50.0)));
+    until("requests at the new rate", || second.report().all.requests > 20).await;
+    assert!(running.set(Level::Concurrency(5)).unwrap_err().to_string().contains("expected a rate"));
+    running.stop(Duration::from_secs(5)).await;
 }
 
-/// An endpoint that says this to everybody, and closes or not.
-async fn saying(answer: &'static str, closes: bool) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let mut request = [0; 65_536];
-                let _ = stream.read(&mut request).await;
-                let _ = stream.write_all(answer.as_bytes()).await;
-                if !closes {
-                    std::future::pending::<()>().await;
-                }
-            });
-        }
-    });
-    format!("http://{address}")
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ramp_raises_the_load_and_ends_when_somebody_else_sets_it() {
+    let worker = engine(20.0).await;
+    let collector = collector();
+    let ramp = Ramp { from: 1.0, to: 12.0, over_s: 1.0 };
+    let running = load(&format!("http://{}", worker.address()), &collector).start(Arrivals::Closed(ramp));
+    let control = running.control();
+    assert_eq!(control.level(), Some(Level::Concurrency(1)));
+    until("twelve wanted", || control.level() == Some(Level::Concurrency(12))).await;
+    until("many go on", || collector.active() > 6).await;
+    running.stop(Duration::from_secs(5)).await;
+    let ramp = Ramp { from: 1.0, to: 1000.0, over_s: 1000.0 };
+    let running = load(&format!("http://{}", worker.address()), &collector).start(Arrivals::Closed(ramp));
+    running.set(Level::Concurrency(3)).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(running.control().level(), Some(Level::Concurrency(3)));
+    running.stop(Duration::from_secs(5)).await;
+}
+
+/// What Prometheus and people see of a load, and how they change it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_load_can_be_scraped_looked_at_and_changed() {
+    let worker = engine(20.0).await;
+    let collector = collector();
+    let running =
+        load(&format!("http://{}", worker.address()), &collector).start(Arrivals::Closed(Ramp::flat(2.0)));
+    let live =
+        Live { collector: collector.clone(), control: running.control(), target: "a <test>".to_owned() };
+    let shown = Arc::new(Shown::default());
+    let (address, server) = serve("127.0.0.1:0".parse().unwrap(), shown.clone()).await.unwrap();
+    let http = Http::new(Duration::from_secs(5)).unwrap();
+    let text = async |path: &str| {
+        let body = http.get(&format!("http://{address}{path}"), 1 << 20).await?;
+        anyhow::Ok(String::from_utf8(body.to_vec()).unwrap())
+    };
+    assert!(text("/metrics").await.unwrap_err().to_string().contains("/metrics"), "nothing runs yet");
+    shown.show(Arc::new(live));
+    until("ten requests", || collector.report().all.requests >= 10).await;
+    let metrics = text("/metrics").await.unwrap();
+    for line in [
+        "# TYPE loadgen_ttft_all_seconds summary",
+        "loadgen_ttft_all_seconds{quantile=\"0.5\"} ",
+        "loadgen_ttft_all_seconds{quantile=\"0.95\"} ",
+        "loadgen_ttft_all_seconds_count ",
+        "# TYPE loadgen_tpot_all_seconds summary",
+        "loadgen_tpot_all_seconds{quantile=\"0.95\"} ",
+        "loadgen_active_conversations ",
+        "loadgen_errors_total{class=\"timeout\"} 0",
+        "loadgen_concurrency 2",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    let status: Value = serde_json::from_str(&text("/api/status").await.unwrap()).unwrap();
+    assert!(status["last_minute"]["ttft_p50_ms"].as_f64().unwrap() > 0.0, "{status}");
+    assert!(text("/").await.unwrap().contains("a &lt;test>"));
+    let requests: Value = serde_json::from_str(&text("/api/requests").await.unwrap()).unwrap();
+    assert!(requests[0]["topic"].is_string() && requests[0]["ttft_s"].is_f64(), "{requests}");
+    let change = async |body: Value| http.post(&format!("http://{address}/api/load"), &body).await;
+    change(json!({"concurrency": 5})).await.unwrap();
+    assert_eq!(running.control().level(), Some(Level::Concurrency(5)));
+    for (wrong, says) in [
+        (json!({"rate": 5}), "keeps a number of conversations"),
+        (json!({"concurrency": 0}), "expected 1 to"),
+        (json!({}), "expected either concurrency or rate"),
+        (json!({"concurency": 5}), "unknown field"),
+    ] {
+        let refused = format!("{:#}", change(wrong).await.unwrap_err());
+        assert!(refused.contains(says), "{refused}");
+    }
+    drop(server);
+    running.stop(Duration::from_secs(5)).await;
 }
 
 #[tokio::test]
 async fn whatever_an_endpoint_does_is_an_error_of_a_class() {
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
     const CHUNK: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
-    let nowhere = {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        format!("http://{}", listener.local_addr().unwrap())
-    };
     let error = "HTTP/1.1 500 No\r\ncontent-length: 32\r\n\r\n{\"error\":{\"message\":\"it is sick\"}}";
     for (url, class, says) in [
-        (nowhere, ErrorClass::Connect, "refused"),
+        (nowhere().await, ErrorClass::Connect, "refused"),
         (saying(error, true).await, ErrorClass::Server, "status 500"),
         (saying("HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n", true).await, ErrorClass::Overloaded, "503"),
         (saying("HTTP/1.1 404 No\r\ncontent-length: 0\r\n\r\n", true).await, ErrorClass::Refused, "404"),
@@ -176,6 +195,12 @@ async fn whatever_an_endpoint_does_is_an_error_of_a_class() {
             "worker died",
         ),
         (saying("nonsense\r\n\r\n", true).await, ErrorClass::BrokenOff, ""),
+        (
+            saying("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}", true)
+                .await,
+            ErrorClass::Malformed,
+            "expected a stream of events",
+        ),
     ] {
         let patience = Patience { silence: Duration::from_millis(200), ..Patience::default() };
         let endpoint = Endpoint::new(&url, "m", Some("key"), patience).unwrap();
@@ -186,6 +211,7 @@ async fn whatever_an_endpoint_does_is_an_error_of_a_class() {
             session: None,
             request_id: "1",
             due: Instant::now(),
+            begun: None,
         };
         let answer = endpoint.ask(&question).await;
         let complaint = answer.complaint.unwrap_or_default();

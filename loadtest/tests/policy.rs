@@ -3,14 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use kvlane_loadtest::simulate::{Mode, Row, Scenario, Settings, run};
+use kvlane_loadtest::simulate::{self, Mode, Row, Scenario, Settings};
 
 const MODES: [Mode; 5] =
     [Mode::RoundRobin, Mode::LeastLoaded, Mode::Dynamo, Mode::Session, Mode::KvlaneSession];
 
 fn rows(scenario: &str, overlay: &str, modes: &[Mode]) -> Vec<Row> {
     let settings = Scenario::find(scenario).unwrap().settings(&Settings::reference().unwrap(), None).unwrap();
-    run(&settings.overlaid(overlay, "test").unwrap(), modes, |_, _| ()).unwrap()
+    let settings = settings.overlaid(overlay, "test").unwrap();
+    let cells = simulate::run(&settings, modes, |_, _| ()).unwrap();
+    simulate::rows(&settings, modes, &cells)
 }
 
 fn of(rows: &[Row], mode: Mode, level: usize) -> &Row {
@@ -31,17 +33,22 @@ fn kv_placement_never_loses_to_round_robin() {
         let [ours, base, plain, session, with_id] =
             [Mode::Kvlane, Mode::RoundRobin, Mode::Dynamo, Mode::Session, Mode::KvlaneSession]
                 .map(|mode| of(&rows, mode, level).figures);
-        at_most("TTFT p50", level, ours.ttft_p50_ms, 1.02 * base.ttft_p50_ms);
-        at_most("TTFT p95", level, ours.ttft_p95_ms, 1.02 * base.ttft_p95_ms);
-        at_most("ITL p50", level, ours.itl_p50_ms, 1.02 * base.itl_p50_ms);
-        at_most("E2E p50", level, ours.e2e_p50_s, 1.02 * base.e2e_p50_s);
-        at_most("round robin's tokens/s", level, 0.98 * base.tops, ours.tops);
-        at_most("the plain cost's tokens/s", level, 0.98 * plain.tops, ours.tops);
-        at_most("misses", level, 100.0 - ours.hit_pct, 7.0);
+        at_most("TTFT p50", level, ours.ttft_p50_ms.unwrap(), 1.02 * base.ttft_p50_ms.unwrap());
+        at_most("TTFT p95", level, ours.ttft_p95_ms.unwrap(), 1.02 * base.ttft_p95_ms.unwrap());
+        at_most("ITL p50", level, ours.itl_p50_ms.unwrap(), 1.02 * base.itl_p50_ms.unwrap());
+        at_most("E2E p50", level, ours.e2e_p50_s.unwrap(), 1.02 * base.e2e_p50_s.unwrap());
+        at_most("round robin's tokens/s", level, 0.98 * base.tops.unwrap(), ours.tops.unwrap());
+        at_most("the plain cost's tokens/s", level, 0.98 * plain.tops.unwrap(), ours.tops.unwrap());
+        at_most("misses", level, 100.0 - ours.hit_pct.unwrap(), 7.0);
         if level <= 180 {
-            at_most("TTFT p95", level, ours.ttft_p95_ms, 600.0);
+            at_most("TTFT p95", level, ours.ttft_p95_ms.unwrap(), 600.0);
         }
-        at_most("TTFT p95 with ids", level, with_id.ttft_p95_ms, 1.10 * session.ttft_p95_ms);
+        at_most(
+            "TTFT p95 with ids",
+            level,
+            with_id.ttft_p95_ms.unwrap(),
+            1.10 * session.ttft_p95_ms.unwrap(),
+        );
     }
 }
 
@@ -68,8 +75,8 @@ fn no_workload_makes_it_lose_by_much() {
             rows(scenario, overlay, &[Mode::Kvlane, Mode::RoundRobin, Mode::LeastLoaded, Mode::Dynamo]);
         for ours in rows.iter().filter(|row| row.mode == Mode::Kvlane) {
             let others = rows.iter().filter(|row| row.mode != Mode::Kvlane && row.level == ours.level);
-            let best = others.map(|row| row.figures.ttft_p95_ms).fold(f64::INFINITY, f64::min);
-            at_most(scenario, ours.level, ours.figures.ttft_p95_ms, within * best);
+            let best = others.map(|row| row.figures.ttft_p95_ms.unwrap()).fold(f64::INFINITY, f64::min);
+            at_most(scenario, ours.level, ours.figures.ttft_p95_ms.unwrap(), within * best);
         }
     }
 }
@@ -80,8 +87,8 @@ fn an_id_is_as_good_as_a_pin() {
     for scenario in ["think_2", "many_documents", "routers_2"] {
         let rows = rows(scenario, "seeds = 2", &MODES);
         for ours in rows.iter().filter(|row| row.mode == Mode::KvlaneSession) {
-            let pinned = of(&rows, Mode::Session, ours.level).figures.ttft_p95_ms;
-            at_most(scenario, ours.level, ours.figures.ttft_p95_ms, 1.10 * pinned);
+            let pinned = of(&rows, Mode::Session, ours.level).figures.ttft_p95_ms.unwrap();
+            at_most(scenario, ours.level, ours.figures.ttft_p95_ms.unwrap(), 1.10 * pinned);
         }
     }
 }
@@ -94,12 +101,18 @@ fn overflow_by_cost_beats_a_plain_queue() {
     let queued = rows("reference", &format!("{levels}\nrouter.overflow = 0"), &[Mode::Kvlane]);
     for level in [200, 240] {
         let [by_cost, queued] = [&by_cost, &queued].map(|rows| of(rows, Mode::Kvlane, level).figures);
-        at_most("TTFT p50 with overflow", level, by_cost.ttft_p50_ms, 0.9 * queued.ttft_p50_ms);
-        at_most("hits of a plain queue", level, queued.hit_pct, 90.0);
+        at_most(
+            "TTFT p50 with overflow",
+            level,
+            by_cost.ttft_p50_ms.unwrap(),
+            0.9 * queued.ttft_p50_ms.unwrap(),
+        );
+        at_most("hits of a plain queue", level, queued.hit_pct.unwrap(), 90.0);
     }
     // With no place to wait anywhere, nothing is lost all the same.
     assert!(
-        of(&queued, Mode::Kvlane, 240).figures.rps > 0.8 * of(&by_cost, Mode::RoundRobin, 240).figures.rps
+        of(&queued, Mode::Kvlane, 240).figures.rps.unwrap()
+            > 0.8 * of(&by_cost, Mode::RoundRobin, 240).figures.rps.unwrap()
     );
 }
 
@@ -111,8 +124,8 @@ fn the_safety_net_catches_a_policy_that_loses() {
     let with = rows("holdout", "levels = [188]\nseeds = 2", &modes);
     let without = rows("holdout", "levels = [188]\nseeds = 2\nrouter.holdout = 0", &modes);
     let [caught, fallen] = [&with, &without].map(|rows| of(rows, Mode::Dynamo, 188).figures);
-    at_most("TTFT p95 with the net", 188, caught.ttft_p95_ms, 0.6 * fallen.ttft_p95_ms);
+    at_most("TTFT p95 with the net", 188, caught.ttft_p95_ms.unwrap(), 0.6 * fallen.ttft_p95_ms.unwrap());
     // And where placing by cache pays it costs no more than the share that is held out.
     let [watched, alone] = [&with, &without].map(|rows| of(rows, Mode::Kvlane, 188).figures);
-    at_most("misses", 188, 100.0 - watched.hit_pct, 100.0 - alone.hit_pct + 2.0);
+    at_most("misses", 188, 100.0 - watched.hit_pct.unwrap(), 100.0 - alone.hit_pct.unwrap() + 2.0);
 }

@@ -6,6 +6,10 @@ use serde::Deserialize;
 pub(super) enum Event {
     Chunk {
         text: String,
+        /// What a model thinks is generated as well, and is no part of the answer.
+        reasoning: bool,
+        /// The server says that it is over.
+        finished: bool,
         usage: Option<Usage>,
     },
     /// The server says what went wrong.
@@ -16,9 +20,9 @@ pub(super) enum Event {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Usage {
     #[serde(default)]
-    pub(super) prompt_tokens: u64,
+    pub(super) prompt_tokens: Option<u64>,
     #[serde(default)]
-    pub(super) completion_tokens: u64,
+    pub(super) completion_tokens: Option<u64>,
     #[serde(default)]
     prompt_tokens_details: Option<Details>,
 }
@@ -48,16 +52,20 @@ struct Chunk {
 #[derive(Deserialize)]
 struct Choice {
     #[serde(default)]
-    delta: Delta,
+    delta: Option<Delta>,
+    #[serde(default)]
+    finish_reason: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 struct Delta {
     #[serde(default)]
     content: Option<String>,
-    /// What a model thinks is generated as well.
-    #[serde(default, alias = "reasoning")]
+    /// Some servers use one name, some the other, some both.
+    #[serde(default)]
     reasoning_content: Option<String>,
+    #[serde(default)]
+    reasoning: Option<String>,
 }
 
 /// Cuts bytes into events, whatever pieces they come in.
@@ -70,6 +78,11 @@ pub(super) struct Events {
 const MOST: usize = 16 << 20;
 
 impl Events {
+    /// What is left when nothing more comes: a last line may lack its end.
+    pub(super) fn end(&mut self) -> Result<Vec<Event>, String> {
+        self.read(b"\n")
+    }
+
     /// Whole events so far. Errors say what was not understood.
     pub(super) fn read(&mut self, data: &[u8]) -> Result<Vec<Event>, String> {
         self.rest.extend_from_slice(data);
@@ -100,14 +113,14 @@ fn event(data: &[u8]) -> Result<Event, String> {
         let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
         return Ok(Event::Error(message));
     }
-    let text = chunk
-        .choices
-        .into_iter()
-        .map(|choice| choice.delta)
-        .flat_map(|delta| [delta.reasoning_content, delta.content])
-        .flatten()
-        .collect();
-    Ok(Event::Chunk { text, usage: chunk.usage })
+    let finished = chunk.choices.iter().any(|choice| choice.finish_reason.is_some());
+    let (mut text, mut reasoning) = (String::new(), false);
+    for delta in chunk.choices.into_iter().filter_map(|choice| choice.delta) {
+        text.extend(delta.content);
+        let thought = delta.reasoning_content.or(delta.reasoning);
+        reasoning |= thought.is_some_and(|thought| !thought.is_empty());
+    }
+    Ok(Event::Chunk { text, reasoning, finished, usage: chunk.usage })
 }
 
 #[cfg(test)]
@@ -128,9 +141,25 @@ mod tests {
             assert_eq!(read, whole, "in pieces of {size}");
         }
         assert_eq!((whole.len(), &whole[3]), (4, &Event::Done));
-        assert_eq!(whole[1], Event::Chunk { text: "Hé".to_owned(), usage: None });
+        let said = Event::Chunk { text: "Hé".to_owned(), reasoning: false, finished: false, usage: None };
+        assert_eq!(whole[1], said);
         let Event::Chunk { usage: Some(usage), .. } = &whole[2] else { panic!("{whole:?}") };
-        assert_eq!((usage.completion_tokens, usage.cached_tokens()), (4, Some(8)));
+        assert_eq!((usage.completion_tokens, usage.cached_tokens()), (Some(4), Some(8)));
+    }
+
+    #[test]
+    fn thoughts_count_and_are_no_answer() {
+        let read = |text: &str| Events::default().read(text.as_bytes()).unwrap().remove(0);
+        let thought = Event::Chunk { text: String::new(), reasoning: true, finished: false, usage: None };
+        for names in [
+            "\"reasoning\":\"hm\"",
+            "\"reasoning_content\":\"hm\"",
+            "\"reasoning\":\"hm\",\"reasoning_content\":\"hm\"",
+        ] {
+            assert_eq!(read(&format!("data: {{\"choices\":[{{\"delta\":{{{names}}}}}]}}\n")), thought);
+        }
+        let over = Event::Chunk { text: String::new(), reasoning: false, finished: true, usage: None };
+        assert_eq!(read("data: {\"choices\":[{\"delta\":null,\"finish_reason\":\"stop\"}]}\n"), over);
     }
 
     #[test]

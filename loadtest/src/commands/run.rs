@@ -1,305 +1,314 @@
 //! `kvlane-load run`: load in real time.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use kvlane_loadtest::client::{Endpoint, Patience};
-use kvlane_loadtest::corpus::Corpus;
-use kvlane_loadtest::live::{Arrivals, Collector, Load, Report, SelfCheck, SelfReport, Talk};
-use kvlane_loadtest::measure::{Objective, Quantiles};
-use serde::Serialize;
+use anyhow::{Context, bail, ensure};
+use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
+use kvlane_loadtest::live::{
+    Collector, Course, Level, Live, Phase, RUN_SCHEMA, SelfCheck, Shown, TurnRecord, Written, serve,
+};
+use kvlane_loadtest::results::write_whole;
+use kvlane_loadtest::view::{self, Look, View};
+
+use super::load_flags::{LoadFlags, Prepared};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
-    /// The endpoint, with or without /v1
-    #[arg(long, default_value = "http://127.0.0.1:8000", value_name = "URL")]
-    url: String,
-    /// The model to ask for [default: the first the endpoint lists]
-    #[arg(long)]
-    model: Option<String>,
-    /// The endpoint's key
-    #[arg(long, env = "OPENAI_API_KEY", hide_env_values = true)]
-    key: Option<String>,
-    /// Conversations at a time: a closed loop [default: 60]
-    #[arg(long, value_name = "N")]
-    concurrency: Option<usize>,
-    /// Conversations a second: an open loop, arriving whether the last ones are over or not
-    #[arg(long, value_name = "PER_S", conflicts_with = "concurrency")]
-    rate: Option<f64>,
-    /// How those arrive: poisson or constant
-    #[arg(long, default_value = "poisson", requires = "rate")]
-    arrivals: String,
-    /// The most of them at a time; more are passed over and counted
-    #[arg(long, default_value_t = 2000, requires = "rate")]
-    most: usize,
-    /// Seconds that are measured
-    #[arg(long, default_value_t = 300.0, value_name = "S")]
-    duration: f64,
-    /// Seconds before that, not counted
-    #[arg(long, default_value_t = 60.0, value_name = "S")]
-    warm_up: f64,
-    /// Turns of a conversation, as FEW-MANY
-    #[arg(long, default_value = "3-5")]
-    turns: String,
-    /// Mean seconds between an answer and the next question
-    #[arg(long, default_value_t = 0.15, value_name = "S")]
-    think: f64,
-    /// Tokens an answer may have
-    #[arg(long, default_value_t = 1024)]
-    max_tokens: usize,
-    /// Documents that conversations are about, and words of each as FEW-MANY
-    #[arg(long, default_value_t = 10)]
-    documents: usize,
-    #[arg(long, default_value = "2600-2900", conflicts_with = "corpus")]
-    words: String,
-    /// Texts of your own (.txt, .md) instead
-    #[arg(long, value_name = "DIR", conflicts_with = "documents")]
-    corpus: Option<PathBuf>,
-    /// Names each conversation in x-session-id
-    #[arg(long)]
-    session_ids: bool,
-    /// What users are promised: milliseconds to the first token, and per token after it
-    #[arg(long, default_value_t = 600.0, value_name = "MS")]
-    ttft_slo: f64,
-    #[arg(long, default_value_t = 60.0, value_name = "MS")]
-    tpot_slo: f64,
-    /// Equal seeds ask equal questions
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    load: LoadFlags,
+    /// Conversations at a time: a closed loop; FROM..TO with --ramp [default: 60]
+    #[arg(long, value_name = "N|FROM..TO", conflicts_with_all = ["rate", "trace"], help_heading = "Load")]
+    concurrency: Option<String>,
+    /// Conversations a second: an open loop, arriving whether the last ones are over or not; FROM..TO with --ramp
+    #[arg(long, value_name = "PER_S|FROM..TO", conflicts_with_all = ["trace", "steady_start"], help_heading = "Load")]
+    rate: Option<String>,
+    /// Seconds in which it goes from FROM to TO
+    #[arg(long, value_name = "S", conflicts_with = "trace", help_heading = "Load")]
+    ramp: Option<f64>,
+    /// How conversations arrive: poisson, constant or gamma [default: poisson]
+    #[arg(long, requires = "rate", help_heading = "Load")]
+    arrivals: Option<String>,
+    /// The shape of gamma arrivals: below 1 in bunches, above 1 more evenly [default: 0.5]
+    #[arg(long, requires = "arrivals", help_heading = "Load")]
+    burstiness: Option<f64>,
+    /// The most conversations of an open loop or a trace at a time; more are passed over and counted [default: 2000]
+    #[arg(long, conflicts_with = "concurrency", help_heading = "Load")]
+    most: Option<usize>,
+    /// Seconds that are measured [default: 300; of a trace all of it]
+    #[arg(long, value_name = "S", help_heading = "Load")]
+    duration: Option<f64>,
+    /// Seconds before that, not counted [default: 60; of a trace 0]
+    #[arg(long, value_name = "S", help_heading = "Load")]
+    warm_up: Option<f64>,
     /// Where the report goes, as JSON
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     json: Option<PathBuf>,
     /// Where every request's own figures go, one JSON object a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     records: Option<PathBuf>,
+    /// Serves /metrics for Prometheus, /api/status, and POST /api/load to change the load, such as 127.0.0.1:9400
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Output")]
+    listen: Option<SocketAddr>,
+    /// How it is shown while it runs [default: tui on a terminal, plain when piped]
+    #[arg(long, value_enum, help_heading = "Output")]
+    view: Option<Look>,
+    /// Says what would be asked, with an example, and starts no load
+    #[arg(long, help_heading = "Output")]
+    dry_run: bool,
 }
 
-/// The report's form; it grows by fields only.
-const SCHEMA: &str = "kvlane-load.run/1";
+/// Parts that a run is kept in, to be compared by.
+const PARTS: usize = 10;
+/// Records on their way to the disk.
+const RECORDS_QUEUE: usize = 10_000;
 
-#[derive(Serialize)]
-struct Written<'a> {
-    schema: &'static str,
-    url: &'a str,
-    model: &'a str,
-    seed: u64,
-    concurrency: Option<usize>,
-    rate: Option<f64>,
-    turns: (usize, usize),
-    think_s: f64,
-    max_tokens: usize,
-    generator: &'a SelfReport,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
-/// Fails with 2 when nothing could be measured, and says so with 1 when what was measured is worthless.
+/// Fails with 2 when nothing could be begun, with 1 when what was measured is worthless, with 130 when interrupted.
 pub(crate) fn run(arguments: &Run) -> anyhow::Result<ExitCode> {
+    arguments.load.check()?;
+    let arrivals = arrivals(arguments)?;
+    let course = course(arguments)?;
     let runtime = tokio::runtime::Runtime::new().context("threads")?;
-    runtime.block_on(measure(arguments))
+    runtime.block_on(measure(arguments, arrivals, course))
 }
 
-async fn measure(arguments: &Run) -> anyhow::Result<ExitCode> {
-    let turns = range(&arguments.turns, "--turns")?;
-    let words = range(&arguments.words, "--words")?;
-    let arrivals = arrivals(arguments)?;
-    for (name, value) in [
-        ("--duration", arguments.duration),
-        ("--ttft-slo", arguments.ttft_slo),
-        ("--tpot-slo", arguments.tpot_slo),
-    ] {
-        ensure!(value > 0.0 && value <= 1e6, "{name} is {value}, expected more than 0, at most 1000000");
+async fn measure(arguments: &Run, arrivals: Arrivals, course: Course) -> anyhow::Result<ExitCode> {
+    let prepared = arguments.load.clone().prepare().await?;
+    let (arrivals, course) = scheduled(arguments, &prepared, arrivals, course)?;
+    if arguments.dry_run {
+        return dry_run(&prepared, arguments.load.seed);
     }
-    for (name, value) in [("--think", arguments.think), ("--warm-up", arguments.warm_up)] {
-        ensure!((0.0..=1e6).contains(&value), "{name} is {value}, expected 0 to 1000000");
+    if let Some(path) = &arguments.json {
+        super::check_writable(path, "--json")?;
     }
-    ensure!(
-        arguments.documents > 0 && arguments.max_tokens > 0,
-        "--documents and --max-tokens are 1 or more"
-    );
-    let corpus = match &arguments.corpus {
-        Some(dir) => Corpus::read(dir)?,
-        None => Corpus::synthetic(arguments.seed, arguments.documents, words),
+    super::check_open_files(&arrivals)?;
+    let (collector, records) = match &arguments.records {
+        Some(path) => {
+            let (sender, writer) = recorder(path)?;
+            (Collector::recording(prepared.objective, course.look_back, sender), Some(writer))
+        }
+        None => (Collector::new(prepared.objective, course.look_back), None),
     };
-    let mut endpoint = Endpoint::new(
-        &arguments.url,
-        arguments.model.as_deref().unwrap_or_default(),
-        arguments.key.as_deref(),
-        Patience::default(),
-    )?;
-    if arguments.model.is_none() {
-        endpoint.model = endpoint.first_model().await?;
-    }
-    let model = endpoint.model.clone();
-    let objective = Objective { ttft_s: arguments.ttft_slo / 1e3, tpot_s: arguments.tpot_slo / 1e3 };
-    let collector = Collector::new(objective);
-    let talk = Talk {
-        turns,
-        max_tokens: arguments.max_tokens,
-        think_s: arguments.think,
-        names_session: arguments.session_ids,
+    let load = prepared.load(arguments.load.seed, false, collector.clone())?;
+    let shown = Arc::new(Shown::default());
+    let _server = match arguments.listen {
+        Some(address) => {
+            let (bound, server) = serve(address, shown.clone()).await.context("--listen")?;
+            eprintln!("figures at http://{bound}/, metrics at http://{bound}/metrics");
+            Some(server)
+        }
+        None => None,
     };
-    let load = Load { endpoint, corpus, talk, seed: arguments.seed, collector: collector.clone() };
-    eprintln!(
-        "{model} at {}: {arrivals:?}, {} to {} turns, think {} s",
-        arguments.url, turns.0, turns.1, arguments.think
-    );
+    eprintln!("{}", prepared.about());
+    let scheduled = matches!(arrivals, Arrivals::Scheduled { .. });
     let running = load.start(arrivals);
-    let interrupted = tokio::signal::ctrl_c();
+    let live =
+        Arc::new(Live { collector: collector.clone(), control: running.control(), target: prepared.about() });
+    shown.show(live.clone());
+    let first_level = live.control.level().filter(|_| arguments.ramp.is_none());
+    let mut interrupts = super::Interrupts::new()?;
     let check = SelfCheck::start();
-    let timed = async {
-        watch(&collector, arguments.warm_up, "warming up").await;
-        collector.reset();
-        watch(&collector, arguments.duration, "measuring").await;
+    let look = arguments.view.unwrap_or_else(Look::of_terminal);
+    let mut view = View::open(look, live.clone(), course)?;
+    let (mut parts, mut measuring, mut quit) = (Vec::new(), false, false);
+    let interrupted = {
+        let timed = course.run(&collector, &mut parts, |phase| {
+            if let Phase::Measuring { .. } = phase
+                && !measuring
+            {
+                measuring = true;
+                check.reset();
+            }
+            quit = !view.tell(phase);
+            !quit
+        });
+        tokio::select! {
+            () = timed => quit,
+            () = running.over() => false,
+            () = interrupts.next() => true,
+        }
     };
-    tokio::select! {
-        () = timed => {}
-        _ = interrupted => eprintln!("stopped early; the report is of what there is"),
+    drop(view);
+    if interrupted {
+        eprintln!("stopped early; the report is of what there is");
     }
     let report = collector.report();
     let generator = check.report(report.all.send_lag_s.p99);
+    let broker = running.broker();
+    collector.close_records();
+    let answered = report.all.requests - report.all.errors.values().sum::<u64>();
+    let nothing = (answered == 0).then(|| "not one request was answered".to_owned());
     running.stop(Duration::from_secs(1)).await;
-    print(&report, &generator);
+    let written = Written {
+        schema: RUN_SCHEMA.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        conditions: conditions(arguments, &prepared, &course),
+        level: first_level,
+        changes: live.control.changes(),
+        interrupted,
+        invalid: nothing.or(generator.invalid.clone()),
+        generator,
+        broker,
+        report,
+        parts: if scheduled || interrupted { Vec::new() } else { parts },
+    };
+    print!("{}", view::report(&written));
     if let Some(path) = &arguments.json {
-        let written = Written {
-            schema: SCHEMA,
-            url: &arguments.url,
-            model: &model,
-            seed: arguments.seed,
-            concurrency: if let Arrivals::Closed(count) = arrivals { Some(count) } else { None },
-            rate: arguments.rate,
-            turns,
-            think_s: arguments.think,
-            max_tokens: arguments.max_tokens,
-            generator: &generator,
-            report: &report,
-        };
-        let file = std::fs::File::create(path).with_context(|| format!("--json {}", path.display()))?;
-        serde_json::to_writer_pretty(file, &written)?;
+        write_whole(path, &serde_json::to_vec_pretty(&written)?)?;
     }
-    if let Some(path) = &arguments.records {
-        let lines: Vec<String> =
-            collector.records().iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
-        std::fs::write(path, lines.join("\n") + "\n")
-            .with_context(|| format!("--records {}", path.display()))?;
+    if let Some(writer) = records {
+        writer.join().map_err(|_| anyhow::anyhow!("--records could not be written"))??;
     }
-    ensure!(report.all.requests > 0, "no request was over within the measured time");
-    Ok(if generator.invalid.is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(match (&written.invalid, interrupted) {
+        (Some(_), _) => ExitCode::from(1),
+        (None, true) => ExitCode::from(130),
+        (None, false) => ExitCode::SUCCESS,
+    })
+}
+
+fn course(arguments: &Run) -> anyhow::Result<Course> {
+    let of_trace = arguments.load.trace.is_some();
+    let duration = arguments.duration.unwrap_or(300.0);
+    let warm_up = arguments.warm_up.unwrap_or(if of_trace { 0.0 } else { 60.0 });
+    ensure!(
+        duration > 0.0 && duration <= 1e6,
+        "--duration is {duration}, expected more than 0, at most 1000000"
+    );
+    ensure!((0.0..=1e6).contains(&warm_up), "--warm-up is {warm_up}, expected 0 to 1000000");
+    let window = Duration::from_secs_f64(duration);
+    Ok(Course {
+        warm_up: Duration::from_secs_f64(warm_up),
+        window,
+        looks: PARTS,
+        look_back: window / PARTS as u32,
+    })
+}
+
+/// A trace has its own times.
+fn scheduled(
+    arguments: &Run,
+    prepared: &Prepared,
+    arrivals: Arrivals,
+    course: Course,
+) -> anyhow::Result<(Arrivals, Course)> {
+    if arguments.load.trace.is_none() {
+        return Ok((arrivals, course));
+    }
+    let moments = prepared.replay()?.moments(prepared.trace_speed());
+    let last = moments.last().copied().unwrap_or_default();
+    // Answers to the last ones are waited for, as long as a request may take.
+    let window = if arguments.duration.is_some() { course.window } else { last + arguments.load.timeout() };
+    let course = Course { window, look_back: window / PARTS as u32, ..course };
+    Ok((Arrivals::Scheduled { moments, most: most(arguments) }, course))
 }
 
 fn arrivals(arguments: &Run) -> anyhow::Result<Arrivals> {
-    let Some(per_second) = arguments.rate else {
-        let count = arguments.concurrency.unwrap_or(60);
-        ensure!((1..=100_000).contains(&count), "--concurrency is {count}, expected 1 to 100000");
-        return Ok(Arrivals::Closed(count));
+    let most = most(arguments);
+    ensure!((1..=100_000).contains(&most), "--most is {most}, expected 1 to 100000");
+    let Some(rate) = &arguments.rate else {
+        let said = arguments.concurrency.as_deref().unwrap_or("60");
+        let ramp = ramp(said, "--concurrency", arguments.ramp)?;
+        for end in [ramp.from, ramp.to] {
+            ensure!(end.fract() == 0.0, "--concurrency is {said}, expected a whole number");
+            Level::Concurrency(end as usize).validate().context("--concurrency")?;
+        }
+        return Ok(Arrivals::Closed(ramp));
     };
-    ensure!(
-        per_second > 0.0 && per_second <= 1e5,
-        "--rate is {per_second}, expected more than 0, at most 100000"
-    );
-    let most = arguments.most;
-    match arguments.arrivals.as_str() {
-        "poisson" => Ok(Arrivals::Poisson { per_second, most }),
-        "constant" => Ok(Arrivals::Constant { per_second, most }),
-        other => anyhow::bail!("--arrivals is {other}, expected poisson or constant"),
+    let rate = ramp(rate, "--rate", arguments.ramp)?;
+    for end in [rate.from, rate.to] {
+        Level::Rate(end).validate().context("--rate")?;
     }
-}
-
-fn range(text: &str, name: &str) -> anyhow::Result<(usize, usize)> {
-    let expected = || format!("{name} is {text:?}, expected FEW-MANY such as 3-5");
-    let (few, many) = text.split_once('-').unwrap_or((text, text));
-    let few: usize = few.trim().parse().with_context(expected)?;
-    let many: usize = many.trim().parse().with_context(expected)?;
-    ensure!(few > 0 && few <= many && many <= 1_000_000, expected());
-    Ok((few, many))
-}
-
-/// Says how it goes every few seconds.
-async fn watch(collector: &Collector, seconds: f64, what: &str) {
-    const EVERY: f64 = 5.0;
-    let mut left = seconds;
-    while left > 0.0 {
-        let step = left.min(EVERY);
-        tokio::time::sleep(Duration::from_secs_f64(step)).await;
-        left -= step;
-        let report = collector.report();
-        let (ttft, tpot) = collector.last_minute(&[0.5, 0.95]);
-        let ms = |of: &[(f64, Option<f64>)], n: usize| {
-            of.get(n)
-                .and_then(|(_, value)| *value)
-                .map_or_else(|| "-".to_owned(), |value| format!("{:.0}", value * 1e3))
-        };
-        eprintln!(
-            "{what}, {left:.0} s left: {} conversations, {} requests, last minute TTFT p50/p95 {}/{} ms, TPOT {}/{} ms, {} errors",
-            report.conversations_active,
-            report.all.requests,
-            ms(&ttft.quantiles, 0),
-            ms(&ttft.quantiles, 1),
-            ms(&tpot.quantiles, 0),
-            ms(&tpot.quantiles, 1),
-            report.all.errors.values().sum::<u64>(),
-        );
-    }
-}
-
-fn print(report: &Report, generator: &SelfReport) {
-    let all = &report.all;
-    println!(
-        "{} requests in {:.0} s, {:.2}/s, {:.1} tokens/s",
-        all.requests, all.seconds, all.requests_per_s, all.output_tokens_per_s
-    );
-    println!("{:<28} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8}", "ms", "count", "p50", "p90", "p95", "p99", "max");
-    let line = |name: &str, of: &Quantiles| {
-        let ms = |seconds: f64| format!("{:.1}", seconds * 1e3);
-        println!(
-            "{name:<28} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            of.count,
-            ms(of.p50),
-            ms(of.p90),
-            ms(of.p95),
-            ms(of.p99),
-            ms(of.max)
-        );
+    let shape = arguments.burstiness.unwrap_or(0.5);
+    ensure!((0.01..=1000.0).contains(&shape), "--burstiness is {shape}, expected 0.01 to 1000");
+    let pattern = match arguments.arrivals.as_deref().unwrap_or("poisson") {
+        "gamma" => Pattern::Gamma { shape },
+        other if arguments.burstiness.is_some() => {
+            bail!("--burstiness is the shape of gamma arrivals, expected --arrivals gamma and not {other}")
+        }
+        "poisson" => Pattern::Poisson,
+        "constant" => Pattern::Constant,
+        other => bail!("--arrivals is {other}, expected poisson, constant or gamma"),
     };
-    line("time to first token", &all.ttft_s);
-    line("time per token after it", &all.tpot_s);
-    line("inter-token, raw gaps", &all.itl_gap_s);
-    line("inter-token, request means", &all.itl_mean_s);
-    line("end to end", &all.e2e_s);
-    for (turn, of) in &report.by_turn {
-        line(&format!("first token, turn {turn}"), &of.ttft_s);
+    Ok(Arrivals::Open { rate, pattern, most })
+}
+
+fn most(arguments: &Run) -> usize {
+    arguments.most.unwrap_or(2000)
+}
+
+/// `60`, or `20..180` with --ramp.
+fn ramp(text: &str, name: &str, over_s: Option<f64>) -> anyhow::Result<Ramp> {
+    let expected = || format!("{name} is {text:?}, expected a number, or FROM..TO with --ramp SECONDS");
+    let number = |text: &str| text.trim().parse::<f64>().with_context(expected);
+    match (text.split_once(".."), over_s) {
+        (Some((from, to)), Some(over_s)) => {
+            ensure!(
+                over_s > 0.0 && over_s <= 1e6,
+                "--ramp is {over_s}, expected more than 0, at most 1000000"
+            );
+            Ok(Ramp { from: number(from)?, to: number(to)?, over_s })
+        }
+        (Some(_), None) => {
+            bail!("{name} is {text}, and nobody says how fast: expected --ramp SECONDS with it")
+        }
+        (None, Some(_)) => bail!("--ramp goes from one number to another, expected {name} FROM..TO with it"),
+        (None, None) => Ok(Ramp::flat(number(text)?)),
     }
-    for (worker, of) in &report.by_worker {
-        line(&format!("first token, worker {worker}"), &of.ttft_s);
+}
+
+fn conditions(arguments: &Run, prepared: &Prepared, course: &Course) -> serde_json::Value {
+    let mut conditions = prepared.conditions();
+    for (key, value) in [
+        ("first_seed", arguments.load.seed.into()),
+        ("concurrency", arguments.concurrency.clone().into()),
+        ("rate", arguments.rate.clone().into()),
+        ("arrivals", arguments.arrivals.clone().into()),
+        ("burstiness", arguments.burstiness.into()),
+        ("ramp_s", arguments.ramp.into()),
+        ("most", most(arguments).into()),
+        ("warm_up_s", course.warm_up.as_secs_f64().into()),
+        ("window_s", course.window.as_secs_f64().into()),
+    ] {
+        conditions[key] = value;
     }
+    conditions
+}
+
+fn dry_run(prepared: &Prepared, seed: u64) -> anyhow::Result<ExitCode> {
+    use rand::SeedableRng;
+    let script = prepared.workload(seed)?.script(0, false, &mut rand::rngs::StdRng::seed_from_u64(seed));
+    println!("{}", serde_json::to_string_pretty(&prepared.conditions())?);
     println!(
-        "goodput {:.2}/s, {:.1} % of requests (first token within {:.0} ms, {:.0} ms per token)",
-        all.goodput_per_s,
-        all.goodput_share * 100.0,
-        report.objective.ttft_s * 1e3,
-        report.objective.tpot_s * 1e3
+        "the first conversation, on {}, {} turns, answers of at most {} tokens:",
+        script.topic, script.turns, script.max_tokens
     );
-    if let Some(share) = all.cached_share {
-        println!("{:.1} % of prompt tokens were cached", share * 100.0);
+    for message in &script.messages {
+        let words = message.content.split_whitespace().count();
+        let begin: String = message.content.chars().take(200).collect();
+        println!("  {:?}, {words} words: {begin}…", message.role);
     }
-    for (class, count) in &all.errors {
-        println!("{count} failed: {}", class.name());
-    }
-    for (complaint, count) in report.complaints.iter().take(5) {
-        println!("  {count} times: {complaint}");
-    }
-    if report.conversations_passed_over > 0 {
-        println!("{} conversations were passed over: too many at a time", report.conversations_passed_over);
-    }
-    println!(
-        "generator: {:.2} cores, timers {:.1} ms late (p99), requests {:.1} ms",
-        generator.cpu_cores,
-        generator.timer_lag_p99_s * 1e3,
-        generator.send_lag_p99_s * 1e3
-    );
-    if let Some(why) = &generator.invalid {
-        println!("INVALID: {why}");
-    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Writer = std::thread::JoinHandle<anyhow::Result<()>>;
+
+/// Writes records as they come, on a thread of its own.
+fn recorder(path: &Path) -> anyhow::Result<(mpsc::SyncSender<TurnRecord>, Writer)> {
+    let name = format!("--records {}", path.display());
+    let file = std::fs::File::create(path).with_context(|| name.clone())?;
+    let (sender, records) = mpsc::sync_channel::<TurnRecord>(RECORDS_QUEUE);
+    let writer = std::thread::spawn(move || {
+        let mut file = std::io::BufWriter::new(file);
+        for record in records {
+            serde_json::to_writer(&mut file, &record).context(name.clone())?;
+            file.write_all(b"\n").context(name.clone())?;
+        }
+        file.flush().context(name)
+    });
+    Ok((sender, writer))
 }

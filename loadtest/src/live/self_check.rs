@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::measure::Window;
+use crate::measure::Times;
 
 /// How late a timer may be, and a request, for ninety-nine of a hundred.
 const LATE_TIMER_S: f64 = 0.025;
@@ -17,13 +17,24 @@ const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub struct SelfCheck {
-    late: Arc<Mutex<Window>>,
-    started: Instant,
-    cpu_before_s: f64,
+    seen: Arc<Mutex<Seen>>,
     _task: AbortOnDropHandle<()>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Debug)]
+struct Seen {
+    late: Times,
+    since: Instant,
+    cpu_before_s: f64,
+}
+
+impl Seen {
+    fn start() -> Self {
+        Self { late: Times::default(), since: Instant::now(), cpu_before_s: cpu_seconds() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SelfReport {
     /// How late timers were, in seconds.
     pub timer_lag_p99_s: f64,
@@ -37,26 +48,30 @@ pub struct SelfReport {
 
 impl SelfCheck {
     pub fn start() -> Self {
-        let late = Arc::new(Mutex::new(Window::new(Duration::from_secs(86_400), 100_000)));
-        let kept = late.clone();
+        let seen = Arc::new(Mutex::new(Seen::start()));
+        let kept = seen.clone();
         let watching = async move {
             let mut ticks = tokio::time::interval(LOOK);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            // Every tick that was missed counts with its own lateness: one long stall is many late ones.
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
             loop {
                 let due = ticks.tick().await;
-                let now = Instant::now();
-                kept.lock().add(now.saturating_duration_since(due).as_secs_f64(), now);
+                kept.lock().late.add(due.elapsed().as_secs_f64());
             }
         };
-        let task = AbortOnDropHandle::new(tokio::spawn(watching));
-        Self { late, started: Instant::now(), cpu_before_s: cpu_seconds(), _task: task }
+        Self { seen, _task: AbortOnDropHandle::new(tokio::spawn(watching)) }
+    }
+
+    /// Counts from here on.
+    pub fn reset(&self) {
+        *self.seen.lock() = Seen::start();
     }
 
     /// `send_lag_p99_s` is the run's own.
     pub fn report(&self, send_lag_p99_s: f64) -> SelfReport {
-        let summary = self.late.lock().summary(&[0.99], Instant::now());
-        let timer_lag_p99_s = summary.quantiles.first().and_then(|(_, late)| *late).unwrap_or_default();
-        let elapsed = self.started.elapsed().as_secs_f64().max(1e-3);
+        let seen = self.seen.lock();
+        let timer_lag_p99_s = seen.late.quantiles().p99;
+        let elapsed = seen.since.elapsed().as_secs_f64().max(1e-3);
         let ms = |seconds: f64| seconds * 1e3;
         let invalid = if timer_lag_p99_s > LATE_TIMER_S {
             Some(format!(
@@ -73,7 +88,7 @@ impl SelfCheck {
         } else {
             None
         };
-        let cpu_cores = ((cpu_seconds() - self.cpu_before_s) / elapsed).max(0.0);
+        let cpu_cores = ((cpu_seconds() - seen.cpu_before_s) / elapsed).max(0.0);
         SelfReport { timer_lag_p99_s, send_lag_p99_s, cpu_cores, invalid }
     }
 }
@@ -92,12 +107,25 @@ fn cpu_seconds() -> f64 {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_run_is_fine_or_says_why_not() {
+    #[tokio::test(start_paused = true)]
+    async fn a_run_in_time_is_fine() {
         let check = SelfCheck::start();
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let report = check.report(0.2);
-        assert!(report.invalid.is_some_and(|why| why.contains("late (p99), expected at most")));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(check.report(0.001).invalid, None);
+        assert!(
+            check.report(0.2).invalid.is_some_and(|why| why.contains("sent 200.0 ms late (p99), expected"))
+        );
+    }
+
+    /// A generator that stands still now and then is late all that time, not once.
+    #[tokio::test]
+    async fn a_run_that_stalls_is_not() {
+        let check = SelfCheck::start();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        std::thread::sleep(Duration::from_millis(200));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let report = check.report(0.0);
+        assert!(report.invalid.is_some_and(|why| why.contains("the generator was too busy")));
         assert!(cpu_seconds() >= 0.0 && report.cpu_cores < 64.0);
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::stopwatch::{ErrorClass, Measured};
+use crate::results::{LevelFigures, TurnFigures};
 
 /// What users are promised.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
     pub ttft_s: f64,
     pub tpot_s: f64,
@@ -31,27 +32,28 @@ impl Objective {
 
 /// Seconds, to three digits, from a microsecond to an hour.
 #[derive(Clone, Debug)]
-struct Times(Histogram<u64>);
+pub struct Times(Histogram<u32>);
 
 const LONGEST_US: u64 = 3_600_000_000;
 
 impl Default for Times {
     fn default() -> Self {
-        Self(Histogram::new_with_bounds(1, LONGEST_US, 3).expect("fixed bounds that are fine"))
+        // Grows with what it is given: there is one for every worker and turn.
+        Self(Histogram::new(3).expect("a precision that is fine"))
     }
 }
 
 impl Times {
-    fn add(&mut self, seconds: f64) {
+    pub fn add(&mut self, seconds: f64) {
         let micros = (seconds * 1e6).round().clamp(1.0, LONGEST_US as f64) as u64;
-        self.0.saturating_record(micros);
+        self.0.record(micros).expect("it grows, and the longest is within its reach");
     }
 
     fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("histograms of one shape");
     }
 
-    fn quantiles(&self) -> Quantiles {
+    pub fn quantiles(&self) -> Quantiles {
         let at = |share: f64| self.0.value_at_quantile(share) as f64 / 1e6;
         if self.0.is_empty() {
             return Quantiles::default();
@@ -69,7 +71,7 @@ impl Times {
 }
 
 /// Seconds; all zero when nothing was counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     pub count: u64,
     pub mean: f64,
@@ -93,12 +95,15 @@ pub struct Figures {
     met: u64,
     errors: BTreeMap<ErrorClass, u64>,
     output_tokens: u64,
+    /// Of requests whose prompt the endpoint counted, and of those whose cached part it told.
+    prompts: u64,
     prompt_tokens: u64,
+    cacheable_tokens: u64,
     cached_tokens: u64,
 }
 
 /// What they come to, over a time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     pub seconds: f64,
     pub requests: u64,
@@ -112,9 +117,13 @@ pub struct Summary {
     pub itl_mean_s: Quantiles,
     pub e2e_s: Quantiles,
     pub send_lag_s: Quantiles,
+    /// Means of those that came whole; of prompts where the endpoint tells.
+    pub prompt_tokens: Option<f64>,
+    pub output_tokens: f64,
     pub output_tokens_per_s: f64,
+    pub total_tokens_per_s: f64,
     pub requests_per_s: f64,
-    /// Requests a second that kept the objective, and their share of all.
+    /// Requests a second that kept the objective, and their share of all, those that ought to have begun counted in.
     pub goodput_per_s: f64,
     pub goodput_share: f64,
     /// Of prompt tokens, where the endpoint tells.
@@ -136,10 +145,27 @@ impl Figures {
         measured.itl_mean_s.into_iter().for_each(|mean| self.itl_means.add(mean));
         measured.gaps_s.iter().for_each(|gap| self.itl_gaps.add(f64::from(*gap)));
         self.output_tokens += measured.output_tokens;
-        if let (Some(prompt), Some(cached)) = (measured.prompt_tokens, measured.cached_tokens) {
+        if let Some(prompt) = measured.prompt_tokens {
+            self.prompts += 1;
             self.prompt_tokens += prompt;
-            self.cached_tokens += cached;
+            if let Some(cached) = measured.cached_tokens {
+                self.cacheable_tokens += prompt;
+                self.cached_tokens += cached;
+            }
         }
+    }
+
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    pub fn failed(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// Those that came whole.
+    fn answered(&self) -> u64 {
+        self.requests - self.failed()
     }
 
     pub fn merge(&mut self, other: &Self) {
@@ -159,8 +185,48 @@ impl Figures {
             *self.errors.entry(*class).or_default() += count;
         }
         self.output_tokens += other.output_tokens;
+        self.prompts += other.prompts;
         self.prompt_tokens += other.prompt_tokens;
+        self.cacheable_tokens += other.cacheable_tokens;
         self.cached_tokens += other.cached_tokens;
+    }
+
+    /// The same as a sweep keeps it. Inter-token latency is that of request means.
+    pub fn level(&self, seconds: f64) -> LevelFigures {
+        let summary = self.summary(seconds);
+        let known = |of: &Quantiles, value: f64, scale: f64| (of.count > 0).then_some(value * scale);
+        let p50 = |of: &Quantiles, scale: f64| known(of, of.p50, scale);
+        let p95 = |of: &Quantiles, scale: f64| known(of, of.p95, scale);
+        LevelFigures {
+            ttft_p50_ms: p50(&summary.ttft_s, 1e3),
+            ttft_p95_ms: p95(&summary.ttft_s, 1e3),
+            itl_p50_ms: p50(&summary.itl_mean_s, 1e3),
+            itl_p95_ms: p95(&summary.itl_mean_s, 1e3),
+            e2e_p50_s: p50(&summary.e2e_s, 1.0),
+            e2e_p95_s: p95(&summary.e2e_s, 1.0),
+            tops: Some(summary.output_tokens_per_s),
+            rps: Some(summary.requests_per_s),
+            hit_pct: summary.cached_share.map(|share| share * 100.0),
+            goodput_pct: Some(summary.goodput_share * 100.0),
+            error_pct: Some(summary.error_share * 100.0),
+            requests: Some(summary.requests as f64),
+            ..LevelFigures::default()
+        }
+    }
+
+    /// The same of one turn.
+    pub fn turn(&self, turn: usize, seconds: f64) -> TurnFigures {
+        let (summary, level) = (self.summary(seconds), self.level(seconds));
+        TurnFigures {
+            turn,
+            requests: summary.requests,
+            prompt_tokens: summary.prompt_tokens,
+            output_tokens: Some(summary.output_tokens),
+            ttft_p50_ms: level.ttft_p50_ms,
+            ttft_p95_ms: level.ttft_p95_ms,
+            e2e_p50_s: level.e2e_p50_s,
+            hit_pct: level.hit_pct,
+        }
     }
 
     pub fn summary(&self, seconds: f64) -> Summary {
@@ -177,12 +243,15 @@ impl Figures {
             itl_mean_s: self.itl_means.quantiles(),
             e2e_s: self.e2e.quantiles(),
             send_lag_s: self.send_lag.quantiles(),
+            prompt_tokens: (self.prompts > 0).then(|| self.prompt_tokens as f64 / self.prompts as f64),
+            output_tokens: self.output_tokens as f64 / self.answered().max(1) as f64,
             output_tokens_per_s: per_second(self.output_tokens),
-            requests_per_s: per_second(self.requests),
+            total_tokens_per_s: per_second(self.output_tokens + self.prompt_tokens),
+            requests_per_s: per_second(self.answered()),
             goodput_per_s: per_second(self.met),
             goodput_share: share(self.met),
-            cached_share: (self.prompt_tokens > 0)
-                .then(|| self.cached_tokens as f64 / self.prompt_tokens as f64),
+            cached_share: (self.cacheable_tokens > 0)
+                .then(|| self.cached_tokens as f64 / self.cacheable_tokens as f64),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 /// How a request failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorClass {
     /// The endpoint could not be reached.
@@ -70,7 +70,7 @@ pub struct Stopwatch {
 }
 
 /// What came of a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Sent so much later than it was due.
     pub send_lag_s: f64,
@@ -80,7 +80,7 @@ pub struct Measured {
     pub tpot_s: Option<f64>,
     /// From when it was due to its last token.
     pub e2e_s: f64,
-    /// Between neighbouring chunks, each divided by the tokens the later one carried, and their mean.
+    /// Between neighbouring chunks, which may carry several tokens each; and the mean between tokens.
     #[serde(skip)]
     pub gaps_s: Vec<f32>,
     pub itl_mean_s: Option<f64>,
@@ -96,6 +96,10 @@ impl Stopwatch {
         Self { due, sent, first: None, last: None, tokens: 0, gaps_s: Vec::new() }
     }
 
+    pub fn has_begun(&self) -> bool {
+        self.first.is_some()
+    }
+
     /// A chunk with so many tokens came.
     pub fn tokens(&mut self, count: u64, now: Instant) {
         if count == 0 {
@@ -103,7 +107,7 @@ impl Stopwatch {
         }
         match self.last {
             None => self.first = Some(now),
-            Some(last) => self.gaps_s.push(((now - last).as_secs_f64() / count as f64) as f32),
+            Some(last) => self.gaps_s.push((now - last).as_secs_f32()),
         }
         self.last = Some(now);
         self.tokens += count;
@@ -119,14 +123,16 @@ impl Stopwatch {
         let tpot = |generating: Duration| {
             (output_tokens > 1).then(|| generating.as_secs_f64() / (output_tokens - 1) as f64)
         };
-        let gaps = self.gaps_s.len();
-        let itl_mean = self.gaps_s.iter().map(|gap| f64::from(*gap)).sum::<f64>() / gaps.max(1) as f64;
+        let between = match (self.first, self.last) {
+            (Some(first), Some(last)) if output_tokens > 1 && last > first => Some(last - first),
+            _ => None,
+        };
         Measured {
             send_lag_s: self.sent.saturating_duration_since(self.due).as_secs_f64(),
             ttft_s,
             tpot_s: generating.filter(|_| error.is_none()).and_then(tpot),
             e2e_s: since_due(ended),
-            itl_mean_s: (gaps > 0).then_some(itl_mean),
+            itl_mean_s: between.map(|time| time.as_secs_f64() / (output_tokens - 1) as f64),
             gaps_s: self.gaps_s,
             output_tokens,
             prompt_tokens: None,
@@ -163,13 +169,14 @@ mod tests {
         let gaps: Vec<f32> = measured.gaps_s.clone();
         assert_eq!(gaps.len(), 3);
         assert!(
-            gaps.iter().zip([0.030, 0.015, 0.060]).all(|(found, due)| (found - due).abs() < 1e-6),
+            gaps.iter().zip([0.030, 0.030, 0.060]).all(|(found, due)| (found - due).abs() < 1e-6),
             "{gaps:?}"
         );
-        near(measured.itl_mean_s, 0.035);
+        near(measured.itl_mean_s, 0.030);
         assert_eq!(measured.output_tokens, 5);
         // The server counts better.
         near(watch.clone().finish(at(260), Some(7), None).tpot_s, 0.020);
+        near(watch.clone().finish(at(260), Some(7), None).itl_mean_s, 0.020);
         // One token has a first and no next.
         let mut one = Stopwatch::start(due, due);
         one.tokens(1, at(10));

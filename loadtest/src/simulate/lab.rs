@@ -1,10 +1,10 @@
 //! The virtual clock and everything that happens on it.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use kvlane_engine_adapters::sim::{Calibration, Request, RequestId, SimEngine, SimTime, StepOutput};
+use kvlane_engine_adapters::sim::{Calibration, Drafts, Request, RequestId, SimEngine, SimTime, StepOutput};
 use kvlane_indexer::{KvEvent, SequenceHash};
 use kvlane_router::scheduling::{Demand, Load, Priority, Reservation};
 use rand::rngs::StdRng;
@@ -13,18 +13,21 @@ use rand_distr::{Distribution, LogNormal};
 
 use super::front::{Front, Shown, since_start, worker_id};
 use super::mode::Mode;
-use super::open_load::{Recorded, Replay, burst, burst_gap_ms, sibling_delay_ms};
-use super::settings::{Settings, Sharing, WorkloadKind};
-use super::stats::{Level, mean, percentile};
+use super::open_load::{Replay, burst, burst_gap_ms, sibling_delay_ms};
+use super::seen::{Answered, Seen};
+use super::settings::{ArrivalKind, Settings, Sharing, WorkloadKind};
 use super::workload::{Conversation, Turn, Workload};
+use crate::measure::Objective;
+use crate::results::{LevelFigures, TurnFigures};
+use crate::trace::Trace;
 
 /// Something that happens at a moment.
 #[derive(Debug)]
 enum Happening {
     /// A conversation asks its next question.
     Asks(Conversation),
-    /// The next burst comes, or the next request of a trace.
-    Comes,
+    /// The next conversation begins by itself, the next burst comes, or the next request of a trace; of this rate.
+    Comes(u64),
     /// A request is sent.
     Sends(Turn),
     /// A request reaches its router.
@@ -47,7 +50,9 @@ enum Happening {
 struct InFlight {
     /// Whose next turn it is; of one that comes by itself none.
     conversation: Option<Conversation>,
+    prompt_tokens: usize,
     answer_tokens: usize,
+    cached_tokens: usize,
     prompt: Arc<[SequenceHash]>,
     request: Option<Request>,
     router: usize,
@@ -66,18 +71,11 @@ struct Worker {
     stepping: bool,
 }
 
-/// What was seen, kept as long as a snapshot may look back.
-#[derive(Debug, Default)]
-struct Seen {
-    first_tokens: VecDeque<(SimTime, f64)>,
-    /// When, time per token, end to end.
-    answers: VecDeque<(SimTime, f64, f64)>,
-    spread: Vec<f64>,
-    queued_ms: Vec<f64>,
-    tokens: usize,
-    answered: usize,
-    prompt_tokens: usize,
-    cached_tokens: usize,
+/// What a level came to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Measured {
+    pub(super) figures: LevelFigures,
+    pub(super) by_turn: Vec<TurnFigures>,
 }
 
 pub(super) struct Lab<'a> {
@@ -100,14 +98,17 @@ pub(super) struct Lab<'a> {
     /// Whether requests name their conversation.
     sessions: bool,
     turns: bool,
+    objective: Objective,
     /// Conversations there are, and the level: as many as there should be.
     conversations: usize,
     target: usize,
+    /// How often the rate of what comes by itself was set.
+    rates: u64,
     seen: Seen,
 }
 
 impl<'a> Lab<'a> {
-    pub(super) fn new(settings: &'a Settings, trace: &'a [Recorded], mode: Mode, seed: u64) -> Self {
+    pub(super) fn new(settings: &'a Settings, trace: Option<&'a Trace>, mode: Mode, seed: u64) -> Self {
         let worker = |n: usize| Worker {
             engine: SimEngine::new(
                 slowed(&settings.engine, settings.slowness.get(n).copied().unwrap_or(1.0)),
@@ -120,8 +121,8 @@ impl<'a> Lab<'a> {
         let workload = Workload::new(&settings.workload, block_tokens, seed);
         let mut random = StdRng::seed_from_u64(seed ^ 0x005E_ED0F_01A6);
         let placed = random.random_range(0..settings.workers as u64);
-        let replay = (settings.workload.kind == WorkloadKind::Trace)
-            .then(|| Replay::new(trace, &settings.workload, block_tokens, settings.engine.kv_blocks));
+        let replay = trace
+            .map(|trace| Replay::new(trace, &settings.workload, block_tokens, settings.engine.kv_blocks));
         let mut lab = Self {
             settings,
             workload,
@@ -140,8 +141,10 @@ impl<'a> Lab<'a> {
             placed,
             sessions: mode.names_sessions(),
             turns: mode.policy(&settings.router).takes_turns(),
+            objective: settings.objective(),
             conversations: 0,
             target: 0,
+            rates: 0,
             seen: Seen::default(),
         };
         lab.plan(SimTime::default(), Happening::Probe);
@@ -149,72 +152,57 @@ impl<'a> Lab<'a> {
         if settings.router.count > 1 && settings.router.sharing == Sharing::Nats {
             lab.plan(SimTime::default(), Happening::Shared);
         }
-        if settings.workload.kind != WorkloadKind::Conversations {
-            lab.plan(SimTime::default(), Happening::Comes);
-        }
         lab
     }
 
     /// All levels, one after the other, in one continuous run.
-    pub(super) fn sweep(mut self) -> Vec<Level> {
+    pub(super) fn sweep(mut self) -> Vec<Measured> {
         let levels = &self.settings.levels;
         self.set_level(levels.first().copied().unwrap_or(0));
         self.run_for(self.settings.fill_s);
         levels.iter().map(|level| self.measure(*level)).collect()
     }
 
-    fn measure(&mut self, level: usize) -> Level {
+    fn measure(&mut self, level: usize) -> Measured {
         let Settings { warm_up_s, window_s, snapshots, snapshot_s, .. } = *self.settings;
         self.set_level(level);
         self.run_for(warm_up_s);
-        // Snapshots may look back into the warm-up; counts are of the window alone.
-        let Seen { first_tokens, answers, .. } = std::mem::take(&mut self.seen);
-        self.seen = Seen { first_tokens, answers, ..Seen::default() };
+        self.seen.start(self.drafts());
         let mut looks = Vec::new();
         for _ in 0..snapshots {
             self.run_for(window_s / snapshots as f64);
             let since = SimTime::from_seconds((self.now.seconds() - snapshot_s).max(0.0));
-            looks.extend(self.snapshot(since));
+            looks.extend(self.seen.snapshot(since));
         }
-        let seen = &mut self.seen;
-        Level {
-            tops: seen.tokens as f64 / window_s,
-            rps: seen.answered as f64 / window_s,
-            hit_pct: 100.0 * seen.cached_tokens as f64 / seen.prompt_tokens.max(1) as f64,
-            inflight_spread_p95: percentile(&mut seen.spread, 0.95),
-            queue_ms_mean: mean(seen.queued_ms.iter().copied()),
-            ..Level::mean(&looks.iter().collect::<Vec<_>>())
-        }
+        let drafts = self.drafts();
+        let counted = self.seen.figures(window_s, drafts);
+        let figures = counted.or(LevelFigures::mean(&looks.iter().collect::<Vec<_>>()));
+        Measured { figures, by_turn: self.seen.by_turn() }
     }
 
-    /// Latencies since a moment; none when nothing came back since.
-    fn snapshot(&mut self, since: SimTime) -> Option<Level> {
-        while self.seen.first_tokens.front().is_some_and(|(at, _)| *at <= since) {
-            self.seen.first_tokens.pop_front();
-        }
-        while self.seen.answers.front().is_some_and(|(at, ..)| *at <= since) {
-            self.seen.answers.pop_front();
-        }
-        let mut first: Vec<f64> = self.seen.first_tokens.iter().map(|(_, ms)| *ms).collect();
-        let mut between: Vec<f64> = self.seen.answers.iter().map(|(_, ms, _)| *ms).collect();
-        let mut whole: Vec<f64> = self.seen.answers.iter().map(|(_, _, s)| *s).collect();
-        if first.is_empty() || whole.is_empty() {
-            return None;
-        }
-        Some(Level {
-            ttft_p50_ms: percentile(&mut first, 0.5),
-            ttft_p95_ms: percentile(&mut first, 0.95),
-            itl_p50_ms: percentile(&mut between, 0.5),
-            itl_p95_ms: percentile(&mut between, 0.95),
-            e2e_p50_s: percentile(&mut whole, 0.5),
-            e2e_p95_s: percentile(&mut whole, 0.95),
-            ..Level::default()
+    /// All engines' speculation so far.
+    fn drafts(&self) -> Drafts {
+        self.workers.iter().map(|worker| worker.engine.drafts()).fold(Drafts::default(), |sum, of| Drafts {
+            drafts: sum.drafts + of.drafts,
+            tokens: sum.tokens + of.tokens,
+            accepted: sum.accepted + of.accepted,
         })
     }
 
     fn set_level(&mut self, count: usize) {
         self.target = count;
+        if self.open_conversations() {
+            // What was planned at the old rate is not waited for.
+            self.rates += 1;
+            let gap_ms = self.workload.arrival_gap_ms(count);
+            self.plan(self.now.after_ms(gap_ms), Happening::Comes(self.rates));
+            return;
+        }
         if self.settings.workload.kind != WorkloadKind::Conversations {
+            if self.rates == 0 {
+                self.rates = 1;
+                self.plan(self.now, Happening::Comes(self.rates));
+            }
             return;
         }
         while self.conversations < count {
@@ -223,6 +211,16 @@ impl<'a> Lab<'a> {
             let at = self.now.after_ms(self.workload.random().random_range(0.0..2000.0));
             self.plan(at, Happening::Asks(conversation));
         }
+    }
+
+    fn closed_loop(&self) -> bool {
+        let workload = &self.settings.workload;
+        workload.kind == WorkloadKind::Conversations && workload.arrivals == ArrivalKind::Closed
+    }
+
+    fn open_conversations(&self) -> bool {
+        let workload = &self.settings.workload;
+        workload.kind == WorkloadKind::Conversations && workload.arrivals != ArrivalKind::Closed
     }
 
     fn plan(&mut self, at: SimTime, happening: Happening) {
@@ -241,7 +239,8 @@ impl<'a> Lab<'a> {
             self.now = at;
             match self.happenings.remove(&sequence) {
                 Some(Happening::Asks(conversation)) => self.asks(conversation),
-                Some(Happening::Comes) => self.comes(),
+                Some(Happening::Comes(of)) if of == self.rates => self.comes(),
+                Some(Happening::Comes(_)) => {}
                 Some(Happening::Sends(turn)) => self.sends(turn, None),
                 Some(Happening::Arrives(request)) => self.arrives(request),
                 Some(Happening::Steps(worker)) => self.steps(worker),
@@ -261,6 +260,13 @@ impl<'a> Lab<'a> {
 
     /// What comes by itself.
     fn comes(&mut self) {
+        if self.settings.workload.kind == WorkloadKind::Conversations {
+            let conversation = self.workload.conversation();
+            self.asks(conversation);
+            let gap_ms = self.workload.arrival_gap_ms(self.target);
+            self.plan(self.now.after_ms(gap_ms), Happening::Comes(self.rates));
+            return;
+        }
         let random = self.workload.random();
         let gap_ms = match &mut self.replay {
             Some(replay) => {
@@ -280,7 +286,7 @@ impl<'a> Lab<'a> {
                 gap_ms
             }
         };
-        self.plan(self.now.after_ms(gap_ms), Happening::Comes);
+        self.plan(self.now.after_ms(gap_ms), Happening::Comes(self.rates));
     }
 
     fn asks(&mut self, mut conversation: Conversation) {
@@ -303,7 +309,9 @@ impl<'a> Lab<'a> {
         let routers = self.fronts.len();
         let inflight = InFlight {
             conversation,
+            prompt_tokens: turn.prompt_tokens,
             answer_tokens: turn.answer_tokens,
+            cached_tokens: 0,
             prompt,
             request: Some(request),
             router: if routers > 1 { self.random.random_range(0..routers) } else { 0 },
@@ -418,19 +426,21 @@ impl<'a> Lab<'a> {
             self.plan(next, Happening::Steps(n));
         }
         for tokens in &output.tokens {
-            self.seen.tokens += tokens.count;
+            self.seen.tokens(tokens.count);
             if let Some(inflight) = self.inflight.get_mut(&tokens.request.0) {
                 inflight.reservation.iter_mut().for_each(|reservation| reservation.grew(tokens.count));
             }
-            if tokens.first.is_some() {
+            if let Some(first) = tokens.first {
+                self.seen.begins(tokens.at, first.queued_ms);
                 let at = tokens.at.after_ms(self.response_ms(n));
                 self.plan(at, Happening::FirstToken(tokens.request.0));
             }
         }
         for done in &output.finished {
-            self.seen.prompt_tokens += done.prompt_tokens;
-            self.seen.cached_tokens += done.cached_tokens;
-            self.seen.queued_ms.push(done.queued_ms);
+            self.seen.done(done.prompt_tokens, done.cached_tokens, done.queued_ms);
+            if let Some(inflight) = self.inflight.get_mut(&done.request.0) {
+                inflight.cached_tokens = done.cached_tokens;
+            }
             let at = done.at.after_ms(self.response_ms(n));
             self.plan(at, Happening::LastToken(done.request.0));
         }
@@ -462,7 +472,7 @@ impl<'a> Lab<'a> {
         if let Some(reservation) = &mut inflight.reservation {
             reservation.first_token(since_start(self.now));
         }
-        self.seen.first_tokens.push_back((self.now, waited));
+        self.seen.first_token(self.now, waited);
     }
 
     fn last_token(&mut self, number: u64) {
@@ -471,13 +481,21 @@ impl<'a> Lab<'a> {
         let Some(inflight) = self.inflight.remove(&number) else { return };
         self.workers[inflight.worker].inflight -= 1;
         let tokens = inflight.answer_tokens.saturating_sub(1).max(1);
-        let per_token = self.now.ms_since(inflight.first_token.unwrap_or(self.now)) / tokens as f64;
-        self.seen.answers.push_back((self.now, per_token, self.now.ms_since(inflight.asked) / 1e3));
-        self.seen.answered += 1;
+        let first = inflight.first_token.unwrap_or(self.now);
+        let answered = Answered {
+            turn: inflight.conversation.as_ref().map_or(0, Conversation::turn),
+            prompt_tokens: inflight.prompt_tokens,
+            cached_tokens: inflight.cached_tokens,
+            output_tokens: inflight.answer_tokens,
+            ttft_ms: first.ms_since(inflight.asked),
+            per_token_ms: self.now.ms_since(first) / tokens as f64,
+            e2e_s: self.now.ms_since(inflight.asked) / 1e3,
+        };
+        self.seen.answered(self.now, answered, &self.objective);
         drop(inflight.reservation);
         self.call_waiting(inflight.router);
         let Some(conversation) = inflight.conversation else { return };
-        if self.conversations > self.target {
+        if self.closed_loop() && self.conversations > self.target {
             self.conversations -= 1;
             return;
         }
@@ -485,17 +503,16 @@ impl<'a> Lab<'a> {
             Some(seconds) => {
                 self.plan(self.now.after_ms(seconds * 1e3), Happening::Asks(conversation));
             }
-            None => {
+            None if self.closed_loop() => {
                 let conversation = self.workload.conversation();
                 self.plan(self.now, Happening::Asks(conversation));
             }
+            None => {}
         }
     }
 
     fn probe(&mut self) {
-        let counts = self.workers.iter().map(|worker| worker.inflight);
-        let (least, most) = counts.fold((usize::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
-        self.seen.spread.push(most.saturating_sub(least) as f64);
+        self.seen.load(self.workers.iter().map(|worker| worker.inflight));
         self.plan(self.now.after_ms(1000.0), Happening::Probe);
     }
 }

@@ -26,6 +26,14 @@ impl Mode {
     pub const ALL: [Self; 6] =
         [Self::RoundRobin, Self::LeastLoaded, Self::Session, Self::Dynamo, Self::Kvlane, Self::KvlaneSession];
 
+    /// What a demonstration goes through, each with its engine: round robin, ours, and ours with drafts.
+    pub const PHASES: [(&'static str, Self, &'static str); 4] = [
+        ("round_robin", Self::RoundRobin, "h200-llama70b-fp8"),
+        ("kvlane", Self::Kvlane, "h200-llama70b-fp8"),
+        ("kvlane_draft8b", Self::Kvlane, "h200-llama70b-draft8b"),
+        ("kvlane_eagle3", Self::Kvlane, "h200-llama70b-eagle3"),
+    ];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",

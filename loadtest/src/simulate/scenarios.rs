@@ -103,6 +103,26 @@ pub const SCENARIOS: &[Scenario] = &[
         "levels = [120, 180, 200]\nrouter.count = 4\nrouter.sharing = 'nothing'",
     ),
     scenario(
+        "zipf_groups",
+        "50 documents of which a few are asked about most (Zipf 1.1); 80 % of each is shared, the rest is everyone's own",
+        "levels = [120, 180]\nworkload.starters = 50\nworkload.zipf = 1.1\nworkload.shared = 0.8",
+    ),
+    scenario(
+        "own_documents",
+        "4 workers, every conversation about a document of its own",
+        "workers = 4\nlevels = [40, 60, 80, 100, 120]\nworkload.starters = 100000",
+    ),
+    scenario(
+        "poisson",
+        "conversations begin at random moments, whether others are over or not; levels are conversations a minute",
+        "levels = [36, 42, 48]\nworkload.arrivals = 'poisson'",
+    ),
+    scenario(
+        "gamma",
+        "conversations begin in bunches (gamma, shape 0.5); levels are conversations a minute",
+        "levels = [36, 42, 48]\nworkload.arrivals = 'gamma'",
+    ),
+    scenario(
         "holdout",
         "5 % of requests placed by load alone, so that a policy that loses is noticed; after ten minutes",
         "levels = [180, 188, 200]\nseeds = 3\nrouter.holdout = 0.05\nwarm_up_s = 600\nwindow_s = 900\nsnapshot_s = 300",

@@ -8,6 +8,8 @@ use kvlane_indexer::IndexConfig;
 use kvlane_router::scheduling::{Said, Weights};
 use serde::{Deserialize, Serialize};
 
+use crate::measure::Objective;
+
 /// More than any setting needs, and little enough that sums of them stay within the clock.
 const MOST: f64 = 1e7;
 
@@ -31,6 +33,9 @@ pub struct Settings {
     /// Snapshots per window; each looks at the last `snapshot_s`.
     pub snapshots: usize,
     pub snapshot_s: f64,
+    /// What users are promised: milliseconds to the first token and per token after it.
+    pub ttft_slo_ms: f64,
+    pub tpot_slo_ms: f64,
     pub router: RouterSettings,
     pub workload: WorkloadSettings,
     pub engine: Calibration,
@@ -95,11 +100,30 @@ pub enum WorkloadKind {
     Trace,
 }
 
+/// When conversations begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArrivalKind {
+    /// A new one when one is over. Levels are conversations at a time.
+    Closed,
+    /// Whether the last ones are over or not. Levels are conversations a minute.
+    Poisson,
+    Constant,
+    Gamma,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadSettings {
     pub kind: WorkloadKind,
+    pub arrivals: ArrivalKind,
+    /// How uneven gamma arrivals are: below 1 in bunches, 1 as Poisson's, above 1 more regular.
+    pub burstiness: f64,
     pub starters: usize,
+    /// How much more often the first documents are asked about (Zipf's exponent); 0 for equally often.
+    pub zipf: f64,
+    /// Share of a document that everybody has; the rest is the conversation's own.
+    pub shared: f64,
     pub starter_tokens: (f64, f64),
     pub template_tokens: usize,
     pub question_tokens: (f64, f64),
@@ -148,6 +172,8 @@ impl Settings {
             window_s: 300.0,
             snapshots: 3,
             snapshot_s: 60.0,
+            ttft_slo_ms: 600.0,
+            tpot_slo_ms: 60.0,
             router: RouterSettings {
                 count: 1,
                 sharing: Sharing::Engines,
@@ -170,7 +196,11 @@ impl Settings {
             },
             workload: WorkloadSettings {
                 kind: WorkloadKind::Conversations,
+                arrivals: ArrivalKind::Closed,
+                burstiness: 0.5,
                 starters: 10,
+                zipf: 0.0,
+                shared: 1.0,
                 starter_tokens: (3600.0, 4000.0),
                 template_tokens: 40,
                 question_tokens: (25.0, 95.0),
@@ -186,6 +216,20 @@ impl Settings {
             },
             engine,
         })
+    }
+
+    pub fn objective(&self) -> Objective {
+        Objective { ttft_s: self.ttft_slo_ms / 1e3, tpot_s: self.tpot_slo_ms / 1e3 }
+    }
+
+    /// What a level counts.
+    pub fn levels_are(&self) -> &'static str {
+        match (self.workload.kind, self.workload.arrivals) {
+            (WorkloadKind::Conversations, ArrivalKind::Closed) => "conversations at a time",
+            (WorkloadKind::Conversations, _) => "conversations a minute",
+            (WorkloadKind::Bursts, _) => "bursts a minute",
+            (WorkloadKind::Trace, _) => "percent of the trace's speed",
+        }
     }
 
     /// These settings with a TOML text laid over them, as in a file or in `router.overlap_weight = 4`.
@@ -225,6 +269,7 @@ impl Settings {
             ("warm_up_s", self.warm_up_s),
             ("snapshot_s", self.snapshot_s),
             ("workload.think_s", self.workload.think_s),
+            ("workload.zipf", self.workload.zipf),
             ("router.overlap_weight", self.router.overlap_weight.unwrap_or(0.0)),
             ("router.request_weight", self.router.request_weight.unwrap_or(0.0)),
             ("router.waiting_weight", self.router.waiting_weight.unwrap_or(0.0)),
@@ -241,6 +286,9 @@ impl Settings {
         for (name, value) in [
             ("window_s", self.window_s),
             ("engine.weights_ms", self.engine.weights_ms),
+            ("ttft_slo_ms", self.ttft_slo_ms),
+            ("tpot_slo_ms", self.tpot_slo_ms),
+            ("workload.burstiness", self.workload.burstiness),
             ("router.share_ms", self.router.share_ms),
             ("router.probe_ms", self.router.probe_ms),
         ] {
@@ -256,11 +304,44 @@ impl Settings {
                 bail!("`{name}` is [{low}, {high}], expected 1 or more, the smaller first");
             }
         }
-        if !(0.0..=1.0).contains(&self.router.holdout) {
-            bail!("`router.holdout` is {}, expected a share between 0 and 1", self.router.holdout);
+        for (name, share) in
+            [("router.holdout", self.router.holdout), ("workload.shared", self.workload.shared)]
+        {
+            if !(0.0..=1.0).contains(&share) {
+                bail!("`{name}` is {share}, expected a share between 0 and 1");
+            }
+        }
+        if self.workload.kind != WorkloadKind::Conversations && self.workload.arrivals != ArrivalKind::Closed
+        {
+            bail!(
+                "`workload.arrivals` is of conversations, expected `workload.kind` = 'conversations' with it"
+            );
         }
         if let Some(wrong) = self.slowness.iter().find(|slowness| !(0.01..=100.0).contains(*slowness)) {
             bail!("`slowness` has {wrong}, expected 0.01 to 100");
+        }
+        let distinct: std::collections::BTreeSet<&usize> = self.levels.iter().collect();
+        if distinct.len() != self.levels.len()
+            || self.levels.iter().any(|level| !(1..=1_000_000).contains(level))
+        {
+            bail!("`levels` is {:?}, expected different numbers from 1 to 1000000", self.levels);
+        }
+        for (name, value, most) in [
+            ("seeds", self.seeds, 10_000),
+            ("workload.starters", self.workload.starters, 10_000_000),
+            ("workload.burst", self.workload.burst, 256),
+        ] {
+            if value > most {
+                bail!("`{name}` is {value}, expected at most {most}");
+            }
+        }
+        for (name, (mean, deviation)) in [
+            ("workload.first_answer_tokens", self.workload.first_answer_tokens),
+            ("workload.answer_tokens", self.workload.answer_tokens),
+        ] {
+            if !((0.0..=MOST).contains(&mean) && (0.0..=MOST).contains(&deviation)) {
+                bail!("`{name}` is [{mean}, {deviation}], expected 0 to {MOST} each");
+            }
         }
         if (self.workload.kind == WorkloadKind::Trace) != self.workload.trace.is_some() {
             bail!("`workload.trace` and `workload.kind` = 'trace' go together, expected both or neither");
@@ -274,12 +355,20 @@ impl Settings {
             bail!("`workload.turns` and `workload.answer_bounds` go from the smaller to the larger");
         }
         let per_turn = self.workload.question_tokens.1 + long as f64;
-        let longest =
+        let conversation =
             self.workload.starter_tokens.1 + self.workload.template_tokens as f64 + many as f64 * per_turn;
+        let (shared, own) = self.workload.burst_tokens;
+        if shared.saturating_add(own) == 0 {
+            bail!("`workload.burst_tokens` is [0, 0], expected some");
+        }
+        let longest = match self.workload.kind {
+            WorkloadKind::Bursts => shared as f64 + own as f64 + long as f64,
+            WorkloadKind::Conversations | WorkloadKind::Trace => conversation,
+        };
         let (blocks, tokens) = (self.engine.kv_blocks, self.engine.block_tokens);
         if longest > (blocks as f64 - 1.0) * tokens as f64 {
             bail!(
-                "`engine.kv_blocks` is {blocks}, expected room for the longest conversation, {longest:.0} tokens in blocks of {tokens}"
+                "`engine.kv_blocks` is {blocks}, expected room for the longest request, {longest:.0} tokens in blocks of {tokens}"
             );
         }
         Ok(())
@@ -318,7 +407,11 @@ mod tests {
         assert!(refused("router.overlap_wait = 4").contains("unknown field `overlap_wait`"));
         assert_eq!(refused("workers = 0"), "lab.toml: `workers` is 0, expected 1 or more");
         assert!(refused("engine.max_batch = 0").contains("`max_batch` is 0, expected 1 or more"));
-        assert!(refused("engine.kv_blocks = 10").contains("expected room for the longest conversation"));
+        assert!(refused("engine.kv_blocks = 10").contains("expected room for the longest request"));
+        let burst = "workload.kind = 'bursts'\nworkload.burst_tokens = [700000, 0]";
+        assert!(refused(burst).contains("expected room for the longest request"));
+        assert!(refused("levels = [60, 60]").contains("expected different numbers"));
+        assert!(refused("levels = [0]").contains("expected different numbers from 1"));
         assert!(refused("workload.starter_tokens = [10.0, 5.0]").contains("the smaller first"));
         for odd in [
             "window_s = 0",

@@ -3,17 +3,22 @@
 use kvlane_indexer::BlockHash;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution, Exp1, Normal};
+use rand_distr::{Distribution, Exp1, Normal, Zipf};
 
-use super::settings::WorkloadSettings;
+use super::settings::{ArrivalKind, WorkloadSettings};
+use crate::arrivals::Pattern;
 
 #[derive(Debug)]
 pub(crate) struct Workload {
     settings: WorkloadSettings,
     block_tokens: usize,
     random: StdRng,
+    /// For when conversations begin, which must not depend on how they go.
+    arrivals: StdRng,
     /// Tokens of each document.
     starters: Vec<usize>,
+    /// Which are asked about how often; all equally when none.
+    popularity: Option<Zipf<f64>>,
     conversations: u64,
 }
 
@@ -31,6 +36,11 @@ impl Conversation {
     pub(crate) fn id(&self) -> u64 {
         self.number
     }
+
+    /// From 1 on, once it has begun.
+    pub(crate) fn turn(&self) -> usize {
+        self.turn
+    }
 }
 
 /// One turn, about to be asked.
@@ -47,12 +57,19 @@ impl Workload {
         let mut random = StdRng::seed_from_u64(seed);
         let (short, long) = settings.starter_tokens;
         let starters = (0..settings.starters).map(|_| uniform(&mut random, short, long)).collect();
-        Self { settings: settings.clone(), block_tokens, random, starters, conversations: 0 }
+        let popularity =
+            (settings.zipf > 0.0).then(|| Zipf::new(settings.starters as f64, settings.zipf).ok()).flatten();
+        let arrivals = StdRng::seed_from_u64(seed ^ 0x00A2_21FA_15ED);
+        let settings = settings.clone();
+        Self { settings, block_tokens, random, arrivals, starters, popularity, conversations: 0 }
     }
 
     pub(crate) fn conversation(&mut self) -> Conversation {
         self.conversations += 1;
-        let starter = self.random.random_range(0..self.starters.len());
+        let starter = match &self.popularity {
+            Some(zipf) => (zipf.sample(&mut self.random) as usize).clamp(1, self.starters.len()) - 1,
+            None => self.random.random_range(0..self.starters.len()),
+        };
         let (few, many) = self.settings.turns;
         let turns = self.random.random_range(few..=many);
         let tokens = self.starters[starter] + self.settings.template_tokens;
@@ -81,7 +98,8 @@ impl Workload {
 
     /// Blocks of a document are everybody's, the others the conversation's own.
     fn block_of(&self, conversation: &Conversation, at: usize) -> BlockHash {
-        let shared = at < self.starters[conversation.starter] / self.block_tokens;
+        let common = self.starters[conversation.starter] as f64 * self.settings.shared;
+        let shared = at < common as usize / self.block_tokens;
         let owner = if shared { conversation.starter as u64 } else { 1 << 32 | conversation.number };
         block(owner, at)
     }
@@ -93,6 +111,16 @@ impl Workload {
         }
         let drawn: f64 = Exp1.sample(&mut self.random);
         Some(drawn * self.settings.think_s)
+    }
+
+    /// Until the next conversation begins, at so many a minute.
+    pub(crate) fn arrival_gap_ms(&mut self, per_minute: usize) -> f64 {
+        let pattern = match self.settings.arrivals {
+            ArrivalKind::Closed | ArrivalKind::Constant => Pattern::Constant,
+            ArrivalKind::Poisson => Pattern::Poisson,
+            ArrivalKind::Gamma => Pattern::Gamma { shape: self.settings.burstiness },
+        };
+        pattern.gap(&mut self.arrivals) * 60_000.0 / per_minute as f64
     }
 
     pub(crate) fn random(&mut self) -> &mut StdRng {

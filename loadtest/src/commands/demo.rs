@@ -1,0 +1,303 @@
+//! `kvlane-load demo`: engines, router and load in one command.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use kvlane_loadtest::arrivals::{Arrivals, Ramp};
+use kvlane_loadtest::http::Http;
+use kvlane_loadtest::live::{Collector, Live, Report, Shown, serve};
+use serde_json::json;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::load_flags::LoadFlags;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Demo {
+    /// Simulated engines
+    #[arg(long, default_value_t = 3)]
+    workers: u16,
+    /// So many times the speed of the hardware they stand for
+    #[arg(long, default_value_t = 1.0)]
+    speed: f64,
+    /// Conversations at a time
+    #[arg(long, default_value_t = 60)]
+    concurrency: usize,
+    /// The router's mode: kv or round_robin, which can be changed while it runs
+    #[arg(long, default_value = "kv", conflicts_with = "flip")]
+    mode: String,
+    /// Changes between round_robin and kv every so many seconds, caches emptied, and compares
+    #[arg(long, value_name = "S")]
+    flip: Option<f64>,
+    /// Ends after so many seconds [default: at Ctrl-C]
+    #[arg(long, env = "DEMO_SECONDS", value_name = "S")]
+    seconds: Option<f64>,
+    /// The router's port, its administration's, the first engine's, and the page's
+    #[arg(long, env = "PORT", default_value_t = 8000)]
+    port: u16,
+    #[arg(long, env = "ADMIN_PORT", default_value_t = 8090)]
+    admin_port: u16,
+    #[arg(long, env = "WORKER_PORT", default_value_t = 8101)]
+    worker_port: u16,
+    #[arg(long, env = "PAGE_PORT", default_value_t = 3000)]
+    page_port: u16,
+}
+
+/// Ports of the engines' KV events lie so far above the engines' own.
+const EVENTS_ABOVE: u16 = 1000;
+const REPLAY_ABOVE: u16 = 2000;
+const READY: Duration = Duration::from_secs(60);
+const EVERY: Duration = Duration::from_secs(5);
+/// How long answers are, as those of the reference.
+const ANSWER_TOKENS: &str = "600..1060";
+
+pub(crate) fn demo(arguments: &Demo) -> anyhow::Result<ExitCode> {
+    ensure!((1..=64).contains(&arguments.workers), "--workers is {}, expected 1 to 64", arguments.workers);
+    ensure!(
+        (0.01..=1000.0).contains(&arguments.speed),
+        "--speed is {}, expected 0.01 to 1000",
+        arguments.speed
+    );
+    for (name, value) in [("--flip", arguments.flip), ("--seconds", arguments.seconds)] {
+        let value = value.unwrap_or(1.0);
+        ensure!((0.1..=1e6).contains(&value), "{name} is {value}, expected 0.1 to 1000000");
+    }
+    ensure!(
+        (1..=100_000).contains(&arguments.concurrency),
+        "--concurrency is {}, expected 1 to 100000",
+        arguments.concurrency
+    );
+    let highest = u32::from(arguments.worker_port) + u32::from(REPLAY_ABOVE) + u32::from(arguments.workers);
+    ensure!(
+        arguments.worker_port > 0 && highest <= u32::from(u16::MAX),
+        "--worker-port is {}, expected 1 to {}: events and replays have ports above the engines'",
+        arguments.worker_port,
+        u16::MAX - REPLAY_ABOVE - arguments.workers
+    );
+    let ports = [arguments.port, arguments.admin_port, arguments.page_port];
+    ensure!(
+        ports.iter().all(|port| *port > 0)
+            && ports[0] != ports[1]
+            && ports[1] != ports[2]
+            && ports[0] != ports[2],
+        "ports are {ports:?}, expected three different ones above 0"
+    );
+    let runtime = tokio::runtime::Runtime::new().context("threads")?;
+    runtime.block_on(async {
+        let mut interrupts = super::Interrupts::new()?;
+        let mut children = Children::default();
+        let done = tokio::select! {
+            done = show(arguments, &mut children) => done,
+            () = interrupts.next() => Ok(()),
+        };
+        children.stop().await;
+        done.map(|()| ExitCode::SUCCESS)
+    })
+}
+
+/// What was started, and where it writes.
+#[derive(Default)]
+struct Children {
+    running: Vec<(&'static str, Child)>,
+    log: PathBuf,
+}
+
+impl Children {
+    fn start(&mut self, name: &'static str, arguments: &[String]) -> anyhow::Result<()> {
+        if self.log.as_os_str().is_empty() {
+            self.log = std::env::temp_dir().join(format!("kvlane-demo-{}.log", std::process::id()));
+        }
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.with_context(|| self.log.display().to_string())?;
+        let child = Command::new(beside(name))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| {
+                format!("{name} cannot be started, expected it beside kvlane-load or on the path")
+            })?;
+        self.running.push((name, child));
+        Ok(())
+    }
+
+    /// Fails when one of them is gone.
+    fn check(&mut self) -> anyhow::Result<()> {
+        for (name, child) in &mut self.running {
+            if let Some(status) = child.try_wait()? {
+                let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                let last = &lines[lines.len().saturating_sub(8)..];
+                bail!("{name} ended with {status}; the end of {}:\n{}", self.log.display(), last.join("\n"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks them to end, and makes them.
+    async fn stop(&mut self) {
+        for (_, child) in &mut self.running {
+            if let Some(id) = child.id() {
+                let _ = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
+            }
+        }
+        for (_, child) in &mut self.running {
+            if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
+                let _ = child.kill().await;
+            }
+        }
+        if !self.running.is_empty() {
+            eprintln!("everything is stopped; the log is {}", self.log.display());
+        }
+    }
+}
+
+/// The program of a name that was built with this one, or whichever is found.
+fn beside(name: &str) -> PathBuf {
+    let here = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
+    here.map(|dir| dir.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
+}
+
+async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
+    let Demo { workers, speed, port, admin_port, worker_port, page_port, .. } = *arguments;
+    let began = Instant::now();
+    let text = |value: &dyn ToString| value.to_string();
+    let flags = [
+        ("--workers", text(&workers)),
+        ("--port", text(&worker_port)),
+        ("--events-port", text(&(worker_port + EVENTS_ABOVE))),
+        ("--replay-port", text(&(worker_port + REPLAY_ABOVE))),
+        ("--speed", text(&speed)),
+        ("--answer-tokens", ANSWER_TOKENS.to_owned()),
+    ];
+    let flags: Vec<String> = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
+    children.start("kvlane-worker", &flags)?;
+    let mut flags: Vec<String> = vec![
+        format!("--port={port}"),
+        format!("--admin-port={admin_port}"),
+        "--decision-headers=true".to_owned(),
+        format!("--router-mode={}", arguments.mode),
+        "--set=server.drain_wait_s=0".to_owned(),
+        "--set=server.drain_timeout_s=1".to_owned(),
+    ];
+    flags.extend((0..workers).map(|n| format!("--worker=http://127.0.0.1:{}", worker_port + n)));
+    children.start("kvlane", &flags)?;
+    let (router, admin) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{admin_port}"));
+    let http = Http::new(Duration::from_secs(10))?;
+    while http.get(&format!("{router}/ready"), 1 << 16).await.is_err() {
+        children.check()?;
+        ensure!(
+            began.elapsed() < READY,
+            "the router is not ready after {READY:?}; see {}",
+            children.log.display()
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    println!(
+        "router ready on port {port} after {} ms, {workers} simulated H200 engines on ports {worker_port} to {} at {speed} times their speed",
+        began.elapsed().as_millis(),
+        worker_port + workers - 1
+    );
+    let prepared = endpoint_flags(&router, arguments)?.prepare().await?;
+    let collector = Collector::new(prepared.objective, Duration::from_secs(60));
+    let running = prepared
+        .load(1, false, collector.clone())?
+        .start(Arrivals::Closed(Ramp::flat(arguments.concurrency as f64)));
+    let target = prepared.about();
+    let live = Arc::new(Live { collector: collector.clone(), control: running.control(), target });
+    let shown = Arc::new(Shown::default());
+    shown.show(live.clone());
+    let page = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), page_port);
+    let (page, _server) = serve(page, shown).await.context("--page-port")?;
+    println!("{}", advice(arguments, page, &router, &admin));
+    let ends = arguments.seconds.map(|seconds| began + Duration::from_secs_f64(seconds));
+    let watching = watch(arguments, &live, &http, &admin, children);
+    match ends {
+        Some(end) => tokio::time::timeout_at(end, watching).await.unwrap_or(Ok(()))?,
+        None => watching.await?,
+    }
+    println!("{}", by_turn(&collector.report()));
+    running.stop(Duration::from_millis(100)).await;
+    Ok(())
+}
+
+/// The flags of a run, for what the demo sets.
+fn endpoint_flags(router: &str, arguments: &Demo) -> anyhow::Result<LoadFlags> {
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        load: LoadFlags,
+    }
+    // What is promised shrinks as the engines speed up.
+    let (ttft, tpot) = (600.0 / arguments.speed, 60.0 / arguments.speed);
+    let (ttft, tpot, think) = (ttft.to_string(), tpot.to_string(), (0.15 / arguments.speed).to_string());
+    let words = ["demo", "--url", router, "--ttft-slo", &ttft, "--tpot-slo", &tpot, "--think", &think];
+    Ok(Flags::try_parse_from(words)?.load)
+}
+
+fn advice(arguments: &Demo, page: SocketAddr, router: &str, admin: &str) -> String {
+    format!(
+        "{} conversations of 3 to 5 turns about ten long documents; all times are simulated\n\n\
+         Open:  http://{page}/            figures of the last minute (metrics for Prometheus: /metrics)\n\
+         Try:   curl {admin}/admin/mode -d '{{\"mode\":\"round_robin\",\"reset\":true}}'     and watch TTFT rise\n\
+         \x20      curl {admin}/admin/mode -d '{{\"mode\":\"kv\",\"reset\":true}}'              and fall\n\
+         \x20      curl -H 'content-type: application/json' http://{page}/api/load -d '{{\"concurrency\":120}}'\n\
+         \x20      curl {router}/v1/chat/completions -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\
+         \x20      curl {admin}/admin/explain -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\
+         Ctrl-C stops everything.\n",
+        arguments.concurrency
+    )
+}
+
+/// Says how it goes, and changes modes when asked to.
+async fn watch(
+    arguments: &Demo,
+    live: &Live,
+    http: &Http,
+    admin: &str,
+    children: &mut Children,
+) -> anyhow::Result<()> {
+    let mut modes = ["round_robin", "kv"].into_iter().cycle();
+    loop {
+        let until = match arguments.flip {
+            Some(seconds) => {
+                let mode = modes.next().unwrap_or("kv");
+                http.post(&format!("{admin}/admin/mode"), &json!({"mode": mode, "reset": true})).await?;
+                live.collector.reset();
+                println!("--- {mode}, caches emptied");
+                Some(Instant::now() + Duration::from_secs_f64(seconds))
+            }
+            None => None,
+        };
+        loop {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            tokio::time::sleep(left.map_or(EVERY, |left| left.min(EVERY))).await;
+            children.check()?;
+            println!("{}", by_turn(&live.collector.report()));
+            if until.is_some_and(|until| Instant::now() >= until) {
+                break;
+            }
+        }
+    }
+}
+
+/// First tokens by turn: warm caches show from the second on.
+fn by_turn(report: &Report) -> String {
+    let turns = report.by_turn.iter().map(|(turn, of)| format!("turn {turn}: {:.0} ms", of.ttft_s.p50 * 1e3));
+    let cached =
+        report.all.cached_share.map_or_else(|| "—".to_owned(), |share| format!("{:.1}", share * 100.0));
+    format!(
+        "{} conversations, {} requests, {:.0} tokens/s, cached {cached} %, first token p50 {}",
+        report.conversations.active,
+        report.all.requests,
+        report.all.output_tokens_per_s,
+        turns.collect::<Vec<_>>().join(", ")
+    )
+}

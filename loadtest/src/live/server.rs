@@ -1,0 +1,160 @@
+//! What a running load shows, and lets be changed: `/metrics` for Prometheus, `/api/status` to look, `POST /api/load` to
+//! change concurrency or rate.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Collector, Control, Level, TurnRecord, exposition};
+use crate::results::LevelFigures;
+
+/// A load that can be looked at.
+#[derive(Debug)]
+pub struct Live {
+    pub collector: Arc<Collector>,
+    pub control: Control,
+    /// What it is aimed at.
+    pub target: String,
+}
+
+/// How it goes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    pub target: String,
+    pub level: Option<Level>,
+    pub active_conversations: usize,
+    /// All live figures are of the last 60 s.
+    pub last_minute: LevelFigures,
+    /// Since counting began.
+    pub requests: u64,
+    pub errors: u64,
+}
+
+impl Live {
+    pub fn status(&self) -> Status {
+        let (requests, errors) = self.collector.counted();
+        Status {
+            target: self.target.clone(),
+            level: self.control.level(),
+            active_conversations: self.collector.active(),
+            last_minute: self.collector.live(),
+            requests,
+            errors,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    concurrency: Option<usize>,
+    rate: Option<f64>,
+}
+
+/// The load that is looked at, which changes in the course of a sweep.
+#[derive(Debug, Default)]
+pub struct Shown(RwLock<Option<Arc<Live>>>);
+
+impl Shown {
+    pub fn show(&self, live: Arc<Live>) {
+        *self.0.write() = Some(live);
+    }
+
+    fn now(&self) -> Result<Arc<Live>, (StatusCode, &'static str)> {
+        self.0.read().clone().ok_or((StatusCode::SERVICE_UNAVAILABLE, "no load is running yet\n"))
+    }
+}
+
+/// Serves until the handle is dropped; gives the address it has.
+pub async fn serve(
+    address: SocketAddr,
+    shown: Arc<Shown>,
+) -> anyhow::Result<(SocketAddr, AbortOnDropHandle<()>)> {
+    let listener = tokio::net::TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{address} cannot be opened, expected a free address"))?;
+    let bound = listener.local_addr()?;
+    let routes = Router::new()
+        .route("/", get(page))
+        .route("/metrics", get(metrics))
+        .route("/api/status", get(status))
+        .route("/api/requests", get(requests))
+        .route("/api/load", post(change))
+        .with_state(shown);
+    let serving = async move {
+        // It ends with the process.
+        let _ = axum::serve(listener, routes).await;
+    };
+    Ok((bound, AbortOnDropHandle::new(tokio::spawn(serving))))
+}
+
+type Answer<T> = Result<T, (StatusCode, &'static str)>;
+
+async fn status(State(shown): State<Arc<Shown>>) -> Answer<Json<Status>> {
+    Ok(Json(shown.now()?.status()))
+}
+
+async fn requests(State(shown): State<Arc<Shown>>) -> Answer<Json<Vec<TurnRecord>>> {
+    Ok(Json(shown.now()?.collector.latest()))
+}
+
+async fn metrics(State(shown): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
+    let live = shown.now()?;
+    let wanted = match live.control.level() {
+        Some(Level::Concurrency(count)) => Some(count),
+        _ => None,
+    };
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((kind, exposition(&live.collector, wanted)))
+}
+
+async fn change(State(shown): State<Arc<Shown>>, Json(change): Json<Change>) -> Answer<impl IntoResponse> {
+    let live = shown.now()?;
+    let level = match (change.concurrency, change.rate) {
+        (Some(count), None) => Ok(Level::Concurrency(count)),
+        (None, Some(rate)) => Ok(Level::Rate(rate)),
+        _ => Err(anyhow::anyhow!("expected either concurrency or rate")),
+    };
+    Ok(match level.and_then(|level| live.control.set(level)) {
+        Ok(()) => (StatusCode::OK, Json(json!(live.status()))),
+        Err(error) => (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": error.to_string()}}))),
+    })
+}
+
+/// The same figures for a browser, made anew every other second.
+async fn page(State(shown): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
+    let status = shown.now()?.status();
+    let last = status.last_minute;
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "—".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let level = status.level.map_or_else(|| "a schedule".to_owned(), |level| level.to_string());
+    let rows = [
+        ("Conversations going on", status.active_conversations.to_string()),
+        ("TTFT p50 / p95, ms", format!("{} / {}", number(last.ttft_p50_ms, 0), number(last.ttft_p95_ms, 0))),
+        ("ITL p50 / p95, ms", format!("{} / {}", number(last.itl_p50_ms, 1), number(last.itl_p95_ms, 1))),
+        ("Latency p50 / p95, s", format!("{} / {}", number(last.e2e_p50_s, 1), number(last.e2e_p95_s, 1))),
+        ("Output tokens a second", number(last.tops, 1)),
+        ("Requests a second", number(last.rps, 2)),
+        ("Cached prompt tokens, %", number(last.hit_pct, 1)),
+        ("Failed, %", number(last.error_pct, 1)),
+    ];
+    let rows: String = rows.iter().map(|(name, value)| format!("<tr><th>{name}<td>{value}")).collect();
+    let target = status.target.replace('&', "&amp;").replace('<', "&lt;");
+    Ok(axum::response::Html(format!(
+        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2><title>Load</title>\
+         <style>:root{{color-scheme:light dark}}body{{font:16px system-ui;margin:2rem}}th{{text-align:left;padding-right:2rem;\
+         font-weight:normal}}td{{font-variant-numeric:tabular-nums}}</style><h1>{level}</h1><p>at {target}; the last 60 s</p>\
+         <table>{rows}</table><p><a href=/metrics>metrics</a> <a href=/api/requests>latest requests</a>"
+    )))
+}

@@ -1,0 +1,366 @@
+//! The program as it is used: every command, its files, and what it refuses.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{engine, nowhere, router, saying};
+use kvlane_loadtest::live::Written;
+use kvlane_loadtest::results::Results;
+use serde_json::Value;
+
+const LOAD: &str = env!("CARGO_BIN_EXE_kvlane-load");
+
+fn place(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("kvlane-commands-{}-{name}", std::process::id()))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(LOAD).args(arguments).stdin(Stdio::null()).env_remove("OPENAI_API_KEY").output().unwrap()
+}
+
+/// From within a runtime whose engines have to go on answering.
+async fn run_beside(arguments: &[&str]) -> Output {
+    let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    tokio::task::spawn_blocking(move || run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()))
+        .await
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (flags, says) in [
+        (&["run", "--concurrency", "5", "--rate", "1"][..], "cannot be used with"),
+        (&["run", "--prompts", "x", "--turns", "3"], "cannot be used with"),
+        (&["run", "--trace", "x", "--concurrency", "3"], "cannot be used with"),
+        (&["run", "--trace", "x", "--think", "3"], "cannot be used with"),
+        (&["run", "--prefix-groups", "3", "--documents", "5"], "cannot be used with"),
+        (&["run", "--prefix-ratio", "0.5"], "required"),
+        (&["run", "--arrivals", "gamma"], "required"),
+        (&["run", "--broker-model", "m"], "required"),
+        (&["run", "--rate", "1", "--arrivals", "poisson", "--burstiness", "2"], "expected --arrivals gamma"),
+        (&["run", "--rate", "1", "--arrivals", "sometimes"], "expected poisson, constant or gamma"),
+        (&["run", "--concurrency", "5..50"], "expected --ramp SECONDS"),
+        (&["run", "--concurrency", "5", "--ramp", "10"], "expected --concurrency FROM..TO"),
+        (&["run", "--concurrency", "1.5"], "expected a whole number"),
+        (&["run", "--concurrency", "0"], "expected 1 to"),
+        (&["run", "--duration", "0"], "expected more than 0"),
+        (&["run", "--think", "often"], "expected a mean in seconds"),
+        (&["run", "--turns", "5-3"], "expected FEW-MANY"),
+        (&["run", "--body", "[1]"], "expected a JSON object"),
+        (&["run", "--url", "localhost:8000", "--model", "m"], "expected http://HOST:PORT"),
+        (&["sweep", "--modes", "round_robin,kv"], "expected --admin-url"),
+        (&["sweep", "--levels", "60..", "--dry-run"], "expected numbers such as 60,80"),
+        (&["sweep", "--trace", "x"], "a trace has its own times"),
+        (&["sweep", "--modes", "kvlane,kvlane", "--admin-url", "http://127.0.0.1:1"], "twice"),
+        (&["simulate", "--phases", "--modes", "kvlane"], "cannot be used with"),
+        (&["simulate", "--levels", "ten"], "expected numbers such as 60,80"),
+        (&["compare", "/nowhere.json"], "/nowhere.json"),
+        (&["report", "/nowhere.json"], "/nowhere.json"),
+        (&["trace", "stats", "/nowhere.jsonl"], "/nowhere.jsonl"),
+        (&["trace", "make", "/tmp/x", "--ratio", "2"], "--ratio is 2, expected 0 to 1"),
+        (&["demo", "--workers", "0"], "--workers is 0, expected 1 to 64"),
+        (&["demo", "--worker-port", "64000"], "--worker-port is 64000, expected 1 to 63532"),
+        (&["demo", "--page-port", "8000"], "expected three different ones"),
+        (&["run", "--body", "{\"stream\": false}"], "the generator's own"),
+        (&["run", "--steady-start", "--rate", "1"], "cannot be used with"),
+        (&["sweep", "--levels", "60,1000000000", "--dry-run"], "expected 1 to 100000"),
+    ] {
+        let output = run(flags);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", text(&output));
+        assert!(text(&output).contains(says), "{flags:?}: {}", text(&output));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_measured_kept_and_compared() {
+    let workers = [engine(20.0).await, engine(20.0).await];
+    let app = router(&workers).await;
+    let (url, admin) = (format!("http://{}", app.address), format!("http://{}", app.admin_address.unwrap()));
+    let files = [place("one.json"), place("other.json")];
+    let records = place("records.jsonl");
+    let base = [
+        "run",
+        "--url",
+        &url,
+        "--admin-url",
+        &admin,
+        "--concurrency",
+        "6",
+        "--duration",
+        "3",
+        "--warm-up",
+        "1",
+    ];
+    let shape = ["--document-tokens", "400-500", "--max-tokens", "24", "--think", "fixed:0.01", "--records"];
+    for file in &files {
+        let arguments =
+            [&base[..], &shape[..], &[records.to_str().unwrap(), "--json", file.to_str().unwrap()]].concat();
+        let output = run_beside(&arguments).await;
+        let said = text(&output);
+        // A busy machine may make the generator late, which is told and is not what is tested here.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        for part in [
+            "time to first token",
+            "between chunks, raw gaps",
+            "first token, turn 2",
+            "goodput",
+            "decisions joined",
+        ] {
+            assert!(said.contains(part), "{part} in {said}");
+        }
+        let written = Written::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
+        assert_eq!((written.parts.len(), written.report.by_worker.len()), (10, 2));
+        assert!(written.report.decisions.unwrap().joined > 0);
+        assert_eq!(written.conditions["workload"]["kind"], "conversations");
+        let lines = std::fs::read_to_string(&records).unwrap();
+        let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        assert!(first["decision"]["held_tokens"].is_u64() && first["ttft_s"].is_f64(), "{first}");
+    }
+    let output = run(&[
+        "compare",
+        files[0].to_str().unwrap(),
+        files[1].to_str().unwrap(),
+        "--figures",
+        "ttft_p50_ms,rps",
+    ]);
+    assert!(output.status.success() && text(&output).contains("unpaired"), "{}", text(&output));
+    let dry = run_beside(&["run", "--url", &url, "--dry-run"]).await;
+    assert!(text(&dry).contains("the first conversation, on"), "{}", text(&dry));
+    files.iter().chain([&records]).for_each(|path| std::fs::remove_file(path).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_endpoints_are_classified_and_reported() {
+    let list = "HTTP/1.1 200 OK\r\ncontent-length: 29\r\nconnection: close\r\n\r\n{\"data\": [{\"id\": \"a-model\"}]}";
+    for (url, model, says, code) in [
+        (nowhere().await, None, "the endpoint", 2),
+        (nowhere().await, Some("m"), "failed: connect", 1),
+        (saying(list, true).await, Some("m"), "failed: broken_off", 1),
+        (saying("", false).await, Some("m"), "failed: timeout", 1),
+    ] {
+        let mut arguments =
+            vec!["run", "--url", &url, "--concurrency", "2", "--duration", "2", "--warm-up", "0"];
+        arguments.extend(["--silence", "0.3", "--tokens-per-word", "1.3"]);
+        model.iter().for_each(|model| arguments.extend(["--model", model]));
+        let output = tokio::time::timeout(Duration::from_secs(60), run_beside(&arguments))
+            .await
+            .expect("never a hang");
+        let said = text(&output);
+        assert!(said.contains(says), "{url}: {said}");
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(code == 2 || said.contains("INVALID: not one request was answered"), "{said}");
+    }
+}
+
+/// A terminal is drawn on, and given back: `script` makes one.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_terminal_there_is_a_screen() {
+    let worker = engine(20.0).await;
+    let command = format!(
+        "{LOAD} run --url http://{} --concurrency 2 --duration 2 --warm-up 0 --document-tokens 300-300 --max-tokens 8",
+        worker.address()
+    );
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new("script")
+            .args(["-qec", &format!("stty rows 40 cols 140; {command}"), "/dev/null"])
+            .env("TERM", "xterm-256color")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    })
+    .await
+    .unwrap();
+    let drawn = text(&output);
+    assert!(
+        drawn.contains("\x1b[?1049h") && drawn.contains("\x1b[?1049l"),
+        "an alternate screen, entered and left"
+    );
+    // Blanks are skipped, not drawn.
+    assert!(
+        drawn.contains("TTFT") && drawn.contains("┌by") && drawn.contains("2 conversations at a time"),
+        "{drawn}"
+    );
+    assert!(drawn.contains("time to first token"), "the report follows");
+}
+
+#[test]
+fn simulated_sweeps_are_reported_and_compared() {
+    let (file, dir) = (place("simulated.json"), place("report"));
+    let output = run(&[
+        "simulate",
+        "--modes",
+        "round_robin,dynamo,kvlane",
+        "--levels",
+        "60..80",
+        "--seeds",
+        "2",
+        "--set",
+        "window_s=120",
+        "--json",
+        file.to_str().unwrap(),
+        "--report",
+        dir.to_str().unwrap(),
+    ]);
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    // Simulated beside recorded: round robin at 60 took 274 ms (p50), 2,146.9 tokens/s.
+    assert!(
+        said.contains(" / 274") && said.contains(" / 2146.9") && said.contains("simulated / recorded"),
+        "{said}"
+    );
+    let results = Results::read(&file).unwrap();
+    assert_eq!(results.sets[0].cells.len(), 3 * 2 * 2);
+    for name in [
+        "report.html",
+        "report.md",
+        "report.csv",
+        "report.json",
+        "reference-rules.yml",
+        "reference-lines.json",
+    ] {
+        assert!(dir.join(name).metadata().unwrap().len() > 500, "{name}");
+    }
+    let output = run(&["compare", file.to_str().unwrap()]);
+    let said = text(&output);
+    assert!(
+        said.contains("round_robin (") && said.contains("better") && said.contains("not distinguishable"),
+        "{said}"
+    );
+    let output = run(&["compare", file.to_str().unwrap(), "--modes", "kvlane,nobody"]);
+    assert!(text(&output).contains("expected one of round_robin, dynamo, kvlane"), "{}", text(&output));
+    let output = run(&["report", file.to_str().unwrap(), "--markdown"]);
+    assert!(text(&output).contains("### Time to first token"), "{}", text(&output));
+    std::fs::remove_file(file).unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_trace_is_made_described_and_simulated() {
+    let file = place("made.jsonl");
+    let path = file.to_str().unwrap();
+    assert!(run(&["trace", "make", path, "--requests", "300", "--rate", "2"]).status.success());
+    let output = run(&["trace", "stats", path, "--json"]);
+    let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(stats["requests"] == 300 && stats["cacheable_pct"].as_f64().unwrap() > 50.0, "{stats}");
+    assert!(text(&run(&["trace", "stats", path])).contains("could be found in one endless cache"));
+    let output = run(&[
+        "simulate",
+        "--scenario",
+        "trace",
+        "--trace",
+        path,
+        "--modes",
+        "round_robin,kvlane",
+        "--set",
+        "workers=3",
+    ]);
+    assert!(output.status.success() && text(&output).contains("kvlane"), "{}", text(&output));
+    std::fs::remove_file(file).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_switches_our_router_and_writes_its_report() {
+    let workers = [engine(20.0).await, engine(20.0).await];
+    let app = router(&workers).await;
+    let (url, admin) = (format!("http://{}", app.address), format!("http://{}", app.admin_address.unwrap()));
+    let (file, dir) = (place("sweep.json"), place("sweep-report"));
+    let arguments = [
+        "sweep",
+        "--url",
+        &url,
+        "--admin-url",
+        &admin,
+        "--modes",
+        "round_robin,kvlane",
+        "--levels",
+        "2,4",
+        "--repeats",
+        "2",
+        "--warm-up",
+        "0.3",
+        "--fill",
+        "0.2",
+        "--window",
+        "1.2",
+        "--snapshot-window",
+        "0.4",
+        "--document-tokens",
+        "400-500",
+        "--max-tokens",
+        "16",
+        "--out",
+        file.to_str().unwrap(),
+        "--report",
+        dir.to_str().unwrap(),
+    ];
+    let output = run_beside(&arguments).await;
+    let said = text(&output);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+    assert!(said.contains("[8/8]") && said.contains("bends at"), "{said}");
+    assert!(dir.join("report.html").exists());
+    let dry = run(&["sweep", "--levels", "60..180", "--dry-run"]);
+    assert!(text(&dry).contains("42 cells, 4 h 18 min"), "{}", text(&dry));
+    let compared = run(&["compare", file.to_str().unwrap()]);
+    assert!(compared.status.success(), "{}", text(&compared));
+    std::fs::remove_file(file).unwrap();
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// Everything in one command, and nothing left of it: the programs are those of this workspace.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_runs_and_stops_what_it_started() {
+    use tokio::io::AsyncBufReadExt;
+    let beside = PathBuf::from(LOAD).parent().unwrap().to_path_buf();
+    for name in ["kvlane", "kvlane-worker"] {
+        assert!(
+            beside.join(name).exists(),
+            "{name} is not built, expected `cargo build --workspace --bins` first"
+        );
+    }
+    let ports: Vec<u16> = (0..3)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port())
+        .collect();
+    let flags = ["--port", "--admin-port", "--page-port"].into_iter().zip(&ports);
+    let mut child = tokio::process::Command::new(LOAD)
+        .args(["demo", "--speed", "20", "--concurrency", "6", "--worker-port", "18311"])
+        .args(flags.flat_map(|(name, port)| [name.to_owned(), port.to_string()]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = tokio::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut seen = Vec::new();
+    let turns = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            let over = line.contains("turn 2: ");
+            seen.push(line);
+            if over {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), turns).await.expect("a demo that gets going");
+    let said = seen.join("\n");
+    assert!(said.contains("router ready on port") && said.contains("Open:  http://127.0.0.1:"), "{said}");
+    let http = kvlane_loadtest::http::Http::new(Duration::from_secs(5)).unwrap();
+    let [router, _, page] = ports[..] else { panic!("three ports") };
+    let metrics = http.get(&format!("http://127.0.0.1:{page}/metrics"), 1 << 20).await.unwrap();
+    assert!(String::from_utf8_lossy(&metrics).contains("loadgen_active_conversations "));
+    let id = child.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    let status = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("it ends").unwrap();
+    assert!(status.success(), "{status}");
+    for port in [router, 18311, 18312, 18313] {
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "port {port} is still served");
+    }
+}
