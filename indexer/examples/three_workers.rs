@@ -1,6 +1,6 @@
 //! Three workers, three conversations over two documents: what the index says before each turn.
 //!
-//! The workers' events are made up here; everything else is the real thing. Run by `make demo`.
+//! The workers' events are made up here; everything else is the real thing. `cargo run -p kvlane-indexer --example three_workers` runs it.
 
 #![allow(clippy::print_stdout, reason = "prints what it shows")]
 

@@ -53,6 +53,8 @@ const EVENTS_ABOVE: u16 = 1000;
 const REPLAY_ABOVE: u16 = 2000;
 const READY: Duration = Duration::from_secs(60);
 const EVERY: Duration = Duration::from_secs(5);
+/// Until documents are cached where they are needed, and what was asked before is answered.
+const FILL_S: f64 = 40.0;
 /// How long answers are, as those of the reference.
 const ANSWER_TOKENS: &str = "600..1060";
 
@@ -266,24 +268,30 @@ async fn watch(
 ) -> anyhow::Result<()> {
     let mut modes = ["round_robin", "kv"].into_iter().cycle();
     loop {
-        let until = match arguments.flip {
-            Some(seconds) => {
-                let mode = modes.next().unwrap_or("kv");
-                http.post(&format!("{admin}/admin/mode"), &json!({"mode": mode, "reset": true})).await?;
-                live.collector.reset();
-                println!("--- {mode}, caches emptied");
-                Some(Instant::now() + Duration::from_secs_f64(seconds))
-            }
-            None => None,
-        };
-        loop {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            tokio::time::sleep(left.map_or(EVERY, |left| left.min(EVERY))).await;
-            children.check()?;
-            println!("{}", by_turn(&live.collector.report()));
-            if until.is_some_and(|until| Instant::now() >= until) {
-                break;
-            }
+        if arguments.flip.is_some() {
+            let mode = modes.next().unwrap_or("kv");
+            http.post(&format!("{admin}/admin/mode"), &json!({"mode": mode, "reset": true})).await?;
+            println!("--- {mode}");
+        }
+        let fill = Duration::from_secs_f64(FILL_S / arguments.speed);
+        println!("caches are empty; figures are of what comes after {:.0} s", fill.as_secs_f64());
+        lines(Some(fill), children, || ()).await?;
+        live.collector.reset();
+        let told = || println!("{}", by_turn(&live.collector.report()));
+        lines(arguments.flip.map(Duration::from_secs_f64), children, told).await?;
+    }
+}
+
+/// Tells every few seconds, for so long or for ever; fails when something that was started is gone.
+async fn lines(how_long: Option<Duration>, children: &mut Children, tell: impl Fn()) -> anyhow::Result<()> {
+    let until = how_long.map(|how_long| Instant::now() + how_long);
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        tokio::time::sleep(left.map_or(EVERY, |left| left.min(EVERY))).await;
+        children.check()?;
+        tell();
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Ok(());
         }
     }
 }

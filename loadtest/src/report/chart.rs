@@ -44,7 +44,7 @@ impl Chart<'_> {
         let (x0, x1) = bounds(points().map(|(x, _)| x));
         let (low, high) = bounds(points().map(|(_, y)| y).chain(self.limit));
         // A tail that explodes would press everything else into the floor.
-        let logarithmic = low > 0.0 && high / low > 12.0 && self.unit != "%";
+        let logarithmic = low > 0.0 && high / low > 6.0 && self.unit != "%";
         let (y0, y1) = if logarithmic { (low * 0.9, high * 1.1) } else { (0.0, high * 1.08) };
         let across = |x: f64| LEFT + (WIDTH - LEFT - RIGHT) * (x - x0) / (x1 - x0).max(1e-9);
         let scaled = |y: f64| {
