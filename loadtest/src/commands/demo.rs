@@ -225,7 +225,6 @@ async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
         Some(end) => tokio::time::timeout_at(end, watching).await.unwrap_or(Ok(()))?,
         None => watching.await?,
     }
-    println!("{}", by_turn(&collector.report()));
     running.stop(Duration::from_millis(100)).await;
     Ok(())
 }
@@ -302,10 +301,11 @@ fn by_turn(report: &Report) -> String {
     let cached =
         report.all.cached_share.map_or_else(|| "—".to_owned(), |share| format!("{:.1}", share * 100.0));
     format!(
-        "{} conversations, {} requests, {:.0} tokens/s, cached {cached} %, first token p50 {}",
+        "{} conversations, {} requests, {:.0} tokens/s, cached {cached} %, first token p95 {:.0} ms, p50 of {}",
         report.conversations.active,
         report.all.requests,
         report.all.output_tokens_per_s,
+        report.all.ttft_s.p95 * 1e3,
         turns.collect::<Vec<_>>().join(", ")
     )
 }
