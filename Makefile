@@ -55,7 +55,7 @@ bench: setup
 	$(CARGO) bench --locked -p kvlane-benches
 	$(CARGO) bench --locked -p kvlane-loadtest --bench load_generator
 
-# The tables of benches/POLICY.md on standard output. TRACE=FILE adds a Mooncake-format trace.
+# The figures of benches/POLICY.md on standard output. TRACE=FILE adds a Mooncake-format trace.
 policy: setup
 	$(CARGO) run --release --quiet --locked -p kvlane-loadtest --bin kvlane-load -- simulate --scenario all --markdown \
 		--modes round_robin,least_loaded,session,dynamo,kvlane,kvlane_session $(if $(TRACE),--trace $(TRACE))

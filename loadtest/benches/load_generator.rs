@@ -20,7 +20,7 @@ use futures_util::stream;
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::client::{Endpoint, Patience};
 use kvlane_loadtest::corpus::Corpus;
-use kvlane_loadtest::live::{Collector, Load, Report, SelfCheck};
+use kvlane_loadtest::live::{Collector, LAG_LIMIT, Load, Report, SelfCheck};
 use kvlane_loadtest::measure::Objective;
 use kvlane_loadtest::think::Think;
 use kvlane_loadtest::workload::{Conversations, Pool, Workload};
@@ -139,7 +139,7 @@ async fn open_loop() -> Report {
     let running = load(&url, (1, 1), &collector).start(arrivals);
     tokio::time::sleep(Duration::from_secs(3)).await;
     collector.reset();
-    let check = SelfCheck::start();
+    let check = SelfCheck::start(LAG_LIMIT);
     tokio::time::sleep(Duration::from_secs(15)).await;
     let report = collector.report();
     println!("generator: {:?}", check.report(report.all.send_lag_s.p99));

@@ -91,6 +91,8 @@ pub struct Endpoint {
 
 /// In which our router says whom it chose.
 const WORKER_HEADER: HeaderName = HeaderName::from_static("x-kvlane-worker");
+/// How long the end of a body may take after the end of its answer.
+const LAST_BYTES: Duration = Duration::from_millis(50);
 /// Longer complaints are cut.
 const SHOWN: usize = 300;
 /// A longer error, or list of models, is not read.
@@ -239,6 +241,9 @@ impl Endpoint {
             let frame = frame.map_err(|error| Failed::new(ErrorClass::BrokenOff, causes(&error)))?;
             let Ok(data) = frame.into_data() else { continue };
             if reading.take(events.read(&data).map_err(malformed)?, now, question.max_tokens)? {
+                // To its very end, or the connection could not be used again. The times are taken.
+                let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+                let _ = tokio::time::timeout(LAST_BYTES, rest).await;
                 return Ok(());
             }
             if let Some(begun) = question.begun.filter(|_| reading.watch.has_begun()) {

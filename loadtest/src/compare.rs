@@ -228,7 +228,8 @@ mod tests {
         assert!(same.iter().all(|of| of.verdict() == "not distinguishable" && of.change == 0.0));
         // Which of the two comes first makes no difference but the sign.
         for (there, back) in found.iter().zip(&swapped) {
-            assert!((1.0 + there.change / 100.0) * (1.0 + back.change / 100.0) - 1.0 < 1e-9, "{there:?}");
+            let product = (1.0 + there.change / 100.0) * (1.0 + back.change / 100.0);
+            assert!((product - 1.0).abs() < 1e-9, "{there:?}");
         }
         assert!(table("t", ("a", "b"), &found).terminal().contains("better"));
     }

@@ -31,7 +31,7 @@ pub use self::course::{Course, Phase};
 pub use self::decisions::{Decision, Decisions, DecisionsReport};
 pub use self::metrics::exposition;
 pub use self::run_file::{RUN_SCHEMA, Written};
-pub use self::self_check::{SelfCheck, SelfReport};
+pub use self::self_check::{LAG_LIMIT, SelfCheck, SelfReport};
 pub use self::server::{Live, Shown, Status, serve};
 use crate::arrivals::{Arrivals, Pattern, Ramp};
 use crate::broker::{Broker, BrokerReport};
@@ -294,13 +294,13 @@ impl Load {
         let Seat { number, shared, active: _active } = seat;
         let mut random = StdRng::seed_from_u64(self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let script = self.workload.script(number, initial, &mut random);
-        let session = format!("kvlane-load-{}-{number}", self.seed);
+        // Told apart from those of other runs: routers remember conversations, and decisions are looked up by request.
+        let session = format!("kvlane-load-{}-{:x}-{number}", self.seed, shared.run);
         let mut messages = script.messages;
         let mut conversation = ConversationRecord::new(script.turn);
         let mut fine = true;
         for turn in script.turn..=script.turns {
-            // Told apart from those of other runs: decisions are looked up by it.
-            let request_id = format!("{session}-{:x}-{turn}", shared.run);
+            let request_id = format!("{session}-{turn}");
             let in_flight = self.collector.asks(due);
             let question = Question {
                 messages: &messages,
@@ -449,12 +449,15 @@ impl Shared {
 
     /// Counts a request that is over; with its decision, when it can be looked up. Nobody waits for that.
     fn keep(&self, record: TurnRecord) {
-        let (now, collector) = (Instant::now(), self.load.collector.clone());
-        let Some(decisions) = self.load.decisions.clone() else { return collector.take(record, now) };
+        let collector = self.load.collector.clone();
+        let record = collector.take(record, Instant::now());
+        let Some(decisions) = self.load.decisions.clone() else { return collector.keep(record) };
         let give_up = self.give_up.clone();
         self.tasks.spawn(async move {
             let decision = give_up.run_until_cancelled(decisions.of(&record.request_id)).await.flatten();
-            collector.take(TurnRecord { decision, ..record }, now);
+            let record = TurnRecord { decision, ..record };
+            collector.decided(&record);
+            collector.keep(record);
         });
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use self::figures::{Better, LevelFigures, METRICS, Metric, TurnFigures};
+pub use self::figures::{Better, LevelFigures, METRICS, Metric, TurnFigures, shown};
 use crate::measure::Objective;
 
 /// The form of the file. It grows by fields; a field that changes its meaning makes it `/2`.

@@ -77,18 +77,36 @@ impl Sweep<'_> {
     ) -> anyhow::Result<Results> {
         let mut results = self.resume()?;
         results.write(self.file)?;
-        for stretch in self.plan.stretches() {
+        let run = self.stretches(&mut results, stop, &mut told).await;
+        // Whatever happened, the router is put back as it was.
+        self.switch.back().await?;
+        run.map(|()| results)
+    }
+
+    async fn stretches(
+        &self,
+        results: &mut Results,
+        stop: &CancellationToken,
+        told: &mut impl FnMut(Progress<'_>),
+    ) -> anyhow::Result<()> {
+        'stretches: for stretch in self.plan.stretches() {
             if stop.is_cancelled() {
                 break;
             }
             let done = stretch.done(&results.sets[0]);
             let open: Vec<usize> =
                 stretch.levels.iter().copied().filter(|level| !done.contains(level)).collect();
-            let Some(first) = open.first().copied() else { continue };
+            let mut too_much = stretch.too_much(&results.sets[0]).filter(|_| self.plan.saturation.enabled);
+            // Nobody is switched and loaded for levels that are not run.
+            let runs = |level: &&usize| too_much.as_ref().is_none_or(|(at, _)| *at > **level);
+            let Some(first) = open.iter().find(runs).copied() else {
+                self.not_run(results, &stretch, &open, too_much.as_ref())?;
+                continue;
+            };
             let switched = stop.run_until_cancelled(self.switch.to(&stretch.mode, self.plan.mode_given));
             let Some(notes) = switched.await.transpose()? else { break };
             for note in &notes {
-                told(self.progress(&stretch, &results, first, Duration::ZERO, News::Note(note.clone())));
+                told(self.progress(&stretch, results, first, Duration::ZERO, News::Note(note.clone())));
             }
             let look_back = self.plan.course.look_back;
             let collector = Collector::new(self.objective, look_back);
@@ -97,36 +115,56 @@ impl Sweep<'_> {
             let running = load.start(self.arrivals(first));
             let control = running.control();
             let live = Arc::new(Live { collector: collector.clone(), control: control.fixed(), target });
-            told(self.progress(&stretch, &results, first, Duration::ZERO, News::Begins(&live)));
-            let mut too_much = stretch.too_much(&results.sets[0]);
+            told(self.progress(&stretch, results, first, Duration::ZERO, News::Begins(&live)));
             let mut fresh = true;
-            for level in open {
-                if let Some((at_level, why)) = too_much.as_ref().filter(|(at, _)| *at < level) {
-                    let why = format!("not run: at {at_level} already {why}");
-                    results.sets[0].cells.push(empty(&stretch, level, why));
-                    results.write(self.file)?;
-                    continue;
+            for (n, level) in open.iter().copied().enumerate() {
+                if too_much.as_ref().is_some_and(|(at, _)| *at < level) {
+                    self.not_run(results, &stretch, &open[n..], too_much.as_ref())?;
+                    break;
                 }
                 control.set(self.level(level))?;
                 let cell = self.cell(&stretch, level, fresh, &collector, stop, |phase, left| {
-                    told(self.progress(&stretch, &results, level, left, News::Phase(phase)));
+                    told(self.progress(&stretch, results, level, left, News::Phase(phase)));
                 });
                 let Some(mut cell) = cell.await else {
                     running.stop(Duration::from_secs(1)).await;
-                    return Ok(results);
+                    break 'stretches;
                 };
                 cell.details["notes"] = notes.clone().into();
                 fresh = false;
-                too_much = cell.saturated.clone().map(|why| (level, why));
+                let saturated = cell.saturated.clone().filter(|_| cell.invalid.is_none());
+                too_much = saturated.map(|why| (level, why)).or(too_much);
                 results.sets[0].cells.push(cell.clone());
                 results.write(self.file)?;
-                told(self.progress(&stretch, &results, level, Duration::ZERO, News::Cell(&cell)));
+                told(self.progress(&stretch, results, level, Duration::ZERO, News::Cell(&cell)));
             }
             let patience = PATIENCE.min(self.plan.course.warm_up.max(Duration::from_secs(5)));
             stop.run_until_cancelled(running.stop(patience)).await;
         }
-        self.switch.back().await?;
-        Ok(results)
+        Ok(())
+    }
+
+    /// Levels above one that was too much.
+    fn not_run(
+        &self,
+        results: &mut Results,
+        stretch: &Stretch,
+        levels: &[usize],
+        too_much: Option<&(usize, String)>,
+    ) -> anyhow::Result<()> {
+        let Some((at_level, why)) = too_much else { return Ok(()) };
+        let cell = |level: &usize| Cell {
+            mode: stretch.mode.clone(),
+            level: *level,
+            repeat: stretch.repeat,
+            figures: None,
+            by_turn: Vec::new(),
+            invalid: None,
+            saturated: Some(format!("not run: at {at_level} already {why}")),
+            details: Value::Null,
+        };
+        results.sets[0].cells.extend(levels.iter().filter(|level| *level > at_level).map(cell));
+        results.write(self.file)
     }
 
     fn progress<'a>(
@@ -169,7 +207,7 @@ impl Sweep<'_> {
         let mut course = self.plan.course;
         // An empty cache is filled before anything is measured.
         course.warm_up += if fresh { self.plan.fill } else { Duration::ZERO };
-        let check = SelfCheck::start();
+        let check = SelfCheck::start(self.plan.lag_limit);
         let (mut seen, mut measuring) = (Vec::new(), false);
         course
             .run(collector, &mut seen, |phase| {
@@ -261,19 +299,6 @@ fn nothing(complaints: &std::collections::BTreeMap<String, u64>) -> String {
         || "nothing came back within the window".to_owned(),
         |(complaint, _)| format!("nothing came back: {complaint}"),
     )
-}
-
-fn empty(stretch: &Stretch, level: usize, why: String) -> Cell {
-    Cell {
-        mode: stretch.mode.clone(),
-        level,
-        repeat: stretch.repeat,
-        figures: None,
-        by_turn: Vec::new(),
-        invalid: None,
-        saturated: Some(why),
-        details: Value::Null,
-    }
 }
 
 #[cfg(test)]

@@ -66,8 +66,3 @@ impl View {
         }
     }
 }
-
-/// A figure, or a dash.
-fn shown(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| "—".to_owned(), |value| format!("{value:.digits$}"))
-}

@@ -73,6 +73,8 @@ fn what_contradicts_itself_is_refused() {
         (&["run", "--body", "{\"stream\": false}"], "the generator's own"),
         (&["run", "--steady-start", "--rate", "1"], "cannot be used with"),
         (&["sweep", "--levels", "60,1000000000", "--dry-run"], "expected 1 to 100000"),
+        (&["run", "--most", "5"], "expected --rate or --trace with it"),
+        (&["simulate", "--trace", "/nowhere.jsonl"], "expected --scenario trace or all"),
     ] {
         let output = run(flags);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", text(&output));
@@ -100,14 +102,23 @@ async fn a_run_is_measured_kept_and_compared() {
         "--warm-up",
         "1",
     ];
-    let shape = ["--document-tokens", "400-500", "--max-tokens", "24", "--think", "fixed:0.01", "--records"];
+    let shape = [
+        "--lag-limit",
+        "60000",
+        "--document-tokens",
+        "400-500",
+        "--max-tokens",
+        "24",
+        "--think",
+        "fixed:0.01",
+        "--records",
+    ];
     for file in &files {
         let arguments =
             [&base[..], &shape[..], &[records.to_str().unwrap(), "--json", file.to_str().unwrap()]].concat();
         let output = run_beside(&arguments).await;
         let said = text(&output);
-        // A busy machine may make the generator late, which is told and is not what is tested here.
-        assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+        assert!(output.status.success(), "{said}");
         for part in [
             "time to first token",
             "between chunks, raw gaps",
@@ -122,8 +133,10 @@ async fn a_run_is_measured_kept_and_compared() {
         assert!(written.report.decisions.unwrap().joined > 0);
         assert_eq!(written.conditions["workload"]["kind"], "conversations");
         let lines = std::fs::read_to_string(&records).unwrap();
-        let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
-        assert!(first["decision"]["held_tokens"].is_u64() && first["ttft_s"].is_f64(), "{first}");
+        let read = |line: &str| serde_json::from_str::<Value>(line).unwrap();
+        let joined = |of: &Value| of["decision"]["held_tokens"].is_u64() && of["ttft_s"].is_f64();
+        assert!(lines.lines().map(read).any(|of| joined(&of)), "{lines}");
+        assert!(lines.lines().map(read).any(|of| of["warm_up"] == true));
     }
     let output = run(&[
         "compare",
@@ -285,6 +298,8 @@ async fn a_sweep_switches_our_router_and_writes_its_report() {
         "2,4",
         "--repeats",
         "2",
+        "--lag-limit",
+        "60000",
         "--warm-up",
         "0.3",
         "--fill",
@@ -304,7 +319,7 @@ async fn a_sweep_switches_our_router_and_writes_its_report() {
     ];
     let output = run_beside(&arguments).await;
     let said = text(&output);
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{said}");
+    assert!(output.status.success(), "{said}");
     assert!(said.contains("[8/8]") && said.contains("bends at"), "{said}");
     assert!(dir.join("report.html").exists());
     let dry = run(&["sweep", "--levels", "60..180", "--dry-run"]);
@@ -326,9 +341,11 @@ async fn the_demo_runs_and_stops_what_it_started() {
             "{name} is not built, expected `cargo build --workspace --bins` first"
         );
     }
-    let ports: Vec<u16> = (0..3)
-        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port())
-        .collect();
+    // All at once, or two might be one.
+    let held: Vec<std::net::TcpListener> =
+        (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = held.iter().map(|listener| listener.local_addr().unwrap().port()).collect();
+    drop(held);
     let flags = ["--port", "--admin-port", "--page-port"].into_iter().zip(&ports);
     let mut child = tokio::process::Command::new(LOAD)
         .args(["demo", "--speed", "20", "--concurrency", "6", "--worker-port", "18311"])

@@ -55,8 +55,9 @@ async fn conversations_meet_their_caches_behind_the_router() {
     let decisions = report.decisions.unwrap();
     assert!(decisions.joined * 10 >= report.all.requests * 9, "{decisions:?}");
     assert!(decisions.believed_tokens > 0, "{decisions:?}");
-    let joined = collector.latest().into_iter().find(|record| record.turn == 3).unwrap();
-    let decision = joined.decision.expect("one that was looked up");
+    let decision =
+        collector.latest().into_iter().filter(|record| record.turn == 3).find_map(|record| record.decision);
+    let decision = decision.expect("one that was looked up");
     assert_eq!((decision.candidates, decision.mode.as_str()), (2, "kv"));
     // Conversations, and what is shown live.
     let conversations = report.conversations;
@@ -103,7 +104,6 @@ async fn a_ramp_raises_the_load_and_ends_when_somebody_else_sets_it() {
     let ramp = Ramp { from: 1.0, to: 12.0, over_s: 1.0 };
     let running = load(&format!("http://{}", worker.address()), &collector).start(Arrivals::Closed(ramp));
     let control = running.control();
-    assert_eq!(control.level(), Some(Level::Concurrency(1)));
     until("twelve wanted", || control.level() == Some(Level::Concurrency(12))).await;
     until("many go on", || collector.active() > 6).await;
     running.stop(Duration::from_secs(5)).await;

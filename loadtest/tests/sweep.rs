@@ -33,6 +33,7 @@ fn plan(modes: &[&str], levels: &[usize]) -> Plan {
         course: Course { warm_up: ms(300), window: ms(1500), looks: 3, look_back: ms(500) },
         fill: ms(200),
         saturation: Saturation::default(),
+        lag_limit: Duration::from_secs(60),
     }
 }
 
@@ -96,6 +97,10 @@ async fn modes_are_switched_and_what_was_interrupted_goes_on() {
         objective: Objective::default(),
     };
     let (modes, levels, path) = (["round_robin", "kvlane"], [2, 4], file("modes"));
+    // Stopped in round robin: the router goes back to what it was.
+    let (one, _) = sweep(&setting, plan(&modes, &levels), &path, 1).await.unwrap();
+    assert_eq!((one.sets[0].cells.len(), app.router.mode().name()), (1, "kv"));
+    std::fs::remove_file(&path).unwrap();
     let (partly, told) = sweep(&setting, plan(&modes, &levels), &path, 3).await.unwrap();
     assert_eq!((partly.sets[0].cells.len(), told), (3, 3));
     let kept = Results::read(&path).unwrap();

@@ -44,17 +44,19 @@ pub(crate) fn compare(arguments: &Compare) -> anyhow::Result<()> {
     let one = read(&arguments.one)?;
     let other = arguments.other.as_deref().map(read).transpose()?;
     let others = other.as_ref().map_or(&one.results, |other| &other.results);
-    let mut pairs = !one.parts && !other.as_ref().is_some_and(|other| other.parts);
+    let mut all_pairs = !one.parts && !other.as_ref().is_some_and(|other| other.parts);
     if one.results.source != others.source {
         eprintln!("note: one is {}, the other {}", one.results.source.name(), others.source.name());
-        pairs = false;
+        all_pairs = false;
     }
     let names = (
         arguments.one.display().to_string(),
         arguments.other.as_ref().unwrap_or(&arguments.one).display().to_string(),
     );
     let mut compared = 0;
+    let mut paired = false;
     for (set, beside) in sets(&one.results, others)? {
+        let mut pairs = all_pairs;
         ensure!(
             set.levels_are == beside.levels_are,
             "levels are {} in one and {} in the other, which cannot be compared",
@@ -74,6 +76,7 @@ pub(crate) fn compare(arguments: &Compare) -> anyhow::Result<()> {
                 continue;
             }
             compared += 1;
+            paired |= pairs;
             let title = format!("{}: {mode} ({}) and {against} ({})", set.name, names.0, names.1);
             let table = compare::table(&title, ("one", "other"), &found);
             print!("{}", if arguments.markdown { table.markdown() } else { table.terminal() });
@@ -83,7 +86,7 @@ pub(crate) fn compare(arguments: &Compare) -> anyhow::Result<()> {
     let why = invalid.filter_map(|cell| cell.invalid.clone()).next();
     let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
     ensure!(compared > 0, "nothing to compare: the two have no level and figure in common that count{why}");
-    if pairs {
+    if paired {
         println!("\nchange is the other's over the one's; runs that began with one seed are paired");
     } else if one.parts {
         println!("\nintervals are from parts of each run (batch means): what drifts slowly is not in them");
@@ -137,6 +140,9 @@ fn modes<'a>(
         .collect();
     match (&common[..], &set.modes()[..], &beside.modes()[..]) {
         ([], [one], [other]) => Ok(vec![(one, other)]),
+        ([], [], _) | ([], _, []) => {
+            bail!("one of them has no figures to compare by: a trace, or a run that was interrupted")
+        }
         ([], ..) => bail!("the two files have no mode in common, expected --modes ONE,OTHER"),
         _ => Ok(common),
     }

@@ -266,33 +266,37 @@ async fn watch(
     children: &mut Children,
 ) -> anyhow::Result<()> {
     let mut modes = ["round_robin", "kv"].into_iter().cycle();
+    let told = || println!("{}", by_turn(&live.collector.report()));
+    let mut empty = true;
     loop {
         if arguments.flip.is_some() {
             let mode = modes.next().unwrap_or("kv");
             http.post(&format!("{admin}/admin/mode"), &json!({"mode": mode, "reset": true})).await?;
             println!("--- {mode}");
+            empty = true;
         }
-        let fill = Duration::from_secs_f64(FILL_S / arguments.speed);
-        println!("caches are empty; figures are of what comes after {:.0} s", fill.as_secs_f64());
-        lines(Some(fill), children, || ()).await?;
+        if empty {
+            let fill = Duration::from_secs_f64(FILL_S / arguments.speed);
+            println!("caches are empty; the next {:.0} s fill them", fill.as_secs_f64());
+            lines(fill, children, told).await?;
+            empty = false;
+            println!("caches are filled");
+        }
+        // A minute at a time, so that a change is seen.
         live.collector.reset();
-        let told = || println!("{}", by_turn(&live.collector.report()));
-        lines(arguments.flip.map(Duration::from_secs_f64), children, told).await?;
+        lines(Duration::from_secs_f64(arguments.flip.unwrap_or(60.0)), children, told).await?;
     }
 }
 
-/// Tells every few seconds, for so long or for ever; fails when something that was started is gone.
-async fn lines(how_long: Option<Duration>, children: &mut Children, tell: impl Fn()) -> anyhow::Result<()> {
-    let until = how_long.map(|how_long| Instant::now() + how_long);
-    loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        tokio::time::sleep(left.map_or(EVERY, |left| left.min(EVERY))).await;
+/// Tells every few seconds, for so long; fails when something that was started is gone.
+async fn lines(how_long: Duration, children: &mut Children, tell: impl Fn()) -> anyhow::Result<()> {
+    let until = Instant::now() + how_long;
+    while Instant::now() < until {
+        tokio::time::sleep(until.saturating_duration_since(Instant::now()).min(EVERY)).await;
         children.check()?;
         tell();
-        if until.is_some_and(|until| Instant::now() >= until) {
-            return Ok(());
-        }
     }
+    Ok(())
 }
 
 /// First tokens by turn: warm caches show from the second on.

@@ -132,6 +132,9 @@ pub(crate) struct LoadFlags {
     pub(crate) ttft_slo: f64,
     #[arg(long, default_value_t = 60.0, value_name = "MS", help_heading = "Objective")]
     pub(crate) tpot_slo: f64,
+    /// Milliseconds by which the generator's own timers may be late (p99; requests twice that) before its figures are invalid
+    #[arg(long, default_value_t = 25.0, value_name = "MS", help_heading = "Objective")]
+    lag_limit: f64,
     /// Equal seeds ask equal questions
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -161,6 +164,7 @@ impl LoadFlags {
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         between("--ttft-slo", self.ttft_slo, 0.001, 1e7)?;
         between("--tpot-slo", self.tpot_slo, 0.001, 1e7)?;
+        between("--lag-limit", self.lag_limit, 0.1, 1e6)?;
         between("--silence", self.silence, 0.001, 1e6)?;
         between("--timeout", self.timeout, 0.001, 1e6)?;
         between("--zipf", self.zipf.unwrap_or(0.0), 0.0, 10.0)?;
@@ -182,6 +186,10 @@ impl LoadFlags {
         self.tokens(&self.prefix_tokens, "--prefix-tokens")?;
         self.extra()?;
         Ok(())
+    }
+
+    pub(crate) fn lag_limit(&self) -> std::time::Duration {
+        std::time::Duration::from_secs_f64(self.lag_limit / 1e3)
     }
 
     pub(crate) fn timeout(&self) -> std::time::Duration {

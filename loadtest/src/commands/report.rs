@@ -22,10 +22,6 @@ pub(crate) fn report(arguments: &Report) -> anyhow::Result<()> {
     if let Some(dir) = &arguments.out {
         report::write_all(&results, dir)?.iter().for_each(|path| eprintln!("wrote {}", path.display()));
     }
-    if arguments.markdown {
-        print!("{}", report::markdown(&results));
-    } else {
-        println!("{}", report::text(&results));
-    }
+    super::say(&if arguments.markdown { report::markdown(&results) } else { report::text(&results) });
     Ok(())
 }

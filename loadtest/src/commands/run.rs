@@ -112,7 +112,7 @@ async fn measure(arguments: &Run, arrivals: Arrivals, course: Course) -> anyhow:
     shown.show(live.clone());
     let first_level = live.control.level().filter(|_| arguments.ramp.is_none());
     let mut interrupts = super::Interrupts::new()?;
-    let check = SelfCheck::start();
+    let check = SelfCheck::start(arguments.load.lag_limit());
     let look = arguments.view.unwrap_or_else(Look::of_terminal);
     let mut view = View::open(look, live.clone(), course)?;
     let (mut parts, mut measuring, mut quit) = (Vec::new(), false, false);
@@ -157,13 +157,13 @@ async fn measure(arguments: &Run, arrivals: Arrivals, course: Course) -> anyhow:
         report,
         parts: if scheduled || interrupted { Vec::new() } else { parts },
     };
-    print!("{}", view::report(&written));
     if let Some(path) = &arguments.json {
         write_whole(path, &serde_json::to_vec_pretty(&written)?)?;
     }
     if let Some(writer) = records {
         writer.join().map_err(|_| anyhow::anyhow!("--records could not be written"))??;
     }
+    super::say(&view::report(&written));
     Ok(match (&written.invalid, interrupted) {
         (Some(_), _) => ExitCode::from(1),
         (None, true) => ExitCode::from(130),
@@ -210,6 +210,10 @@ fn scheduled(
 fn arrivals(arguments: &Run) -> anyhow::Result<Arrivals> {
     let most = most(arguments);
     ensure!((1..=100_000).contains(&most), "--most is {most}, expected 1 to 100000");
+    ensure!(
+        arguments.most.is_none() || arguments.rate.is_some() || arguments.load.trace.is_some(),
+        "--most is of an open loop or a trace, expected --rate or --trace with it"
+    );
     let Some(rate) = &arguments.rate else {
         let said = arguments.concurrency.as_deref().unwrap_or("60");
         let ramp = ramp(said, "--concurrency", arguments.ramp)?;
@@ -237,8 +241,9 @@ fn arrivals(arguments: &Run) -> anyhow::Result<Arrivals> {
     Ok(Arrivals::Open { rate, pattern, most })
 }
 
+/// As many as this process may open files for, when nobody says.
 fn most(arguments: &Run) -> usize {
-    arguments.most.unwrap_or(2000)
+    arguments.most.unwrap_or_else(|| super::open_files().map_or(2000, |files| files.min(2000)))
 }
 
 /// `60`, or `20..180` with --ramp.

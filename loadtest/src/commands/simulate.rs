@@ -78,6 +78,10 @@ pub(crate) fn simulate(arguments: &Simulate) -> anyhow::Result<()> {
         let distinct: std::collections::BTreeSet<&&str> = names.iter().collect();
         anyhow::ensure!(distinct.len() == names.len(), "{what} has one of them twice");
     }
+    anyhow::ensure!(
+        arguments.trace.is_none() || scenarios.iter().any(Scenario::needs_trace),
+        "--trace is for the scenario `trace`, expected --scenario trace or all"
+    );
     // Everything that can be wrong is found before anything is run.
     let scenarios: Vec<(Scenario, Settings)> = scenarios
         .into_iter()
@@ -95,11 +99,7 @@ pub(crate) fn simulate(arguments: &Simulate) -> anyhow::Result<()> {
         let set = run(arguments, &scenario, &settings)?;
         all.objective = settings.objective();
         let shown = Results { sets: vec![set.clone()], ..all.clone() };
-        if arguments.markdown {
-            print!("{}", report::markdown(&shown));
-        } else {
-            println!("{}", report::text(&shown));
-        }
+        super::say(&if arguments.markdown { report::markdown(&shown) } else { report::text(&shown) });
         all.sets.push(set);
     }
     if let Some(path) = &arguments.json {

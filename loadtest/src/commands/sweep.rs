@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::live::{Collector, Course, Level, Load, Phase, Shown, serve};
 use kvlane_loadtest::report;
-use kvlane_loadtest::results::Cell;
+use kvlane_loadtest::results::{Cell, shown};
 use kvlane_loadtest::sweep::{News, Plan, Progress, Saturation, Sweep as Sweeping, Switch};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -143,6 +143,7 @@ fn plan(arguments: &Sweep) -> anyhow::Result<Plan> {
             error_pct: arguments.saturated_errors,
             enabled: !arguments.no_early_stop,
         },
+        lag_limit: arguments.load.lag_limit(),
     })
 }
 
@@ -226,10 +227,10 @@ async fn measure(arguments: &Sweep, plan: Plan) -> anyhow::Result<ExitCode> {
         }
     };
     teller.close();
-    println!("{}", report::text(&results));
     if let Some(dir) = &arguments.report {
         report::write_all(&results, dir)?.iter().for_each(|path| eprintln!("wrote {}", path.display()));
     }
+    super::say(&report::text(&results));
     if stop.is_cancelled() {
         eprintln!("stopped early: the same command goes on from {}", arguments.out.display());
         return Ok(ExitCode::from(130));
@@ -342,20 +343,17 @@ impl Teller {
 /// A cell's result, as soon as it is there.
 fn early(cell: &Cell) -> String {
     let figures = cell.figures.unwrap_or_default();
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"))
-    };
     let mut line = format!(
         "{} at {}, repeat {}: TTFT p50/p95 {}/{} ms, ITL {}/{} ms, {} tokens/s, cached {} %",
         cell.mode,
         cell.level,
         cell.repeat,
-        number(figures.ttft_p50_ms, 0),
-        number(figures.ttft_p95_ms, 0),
-        number(figures.itl_p50_ms, 1),
-        number(figures.itl_p95_ms, 1),
-        number(figures.tops, 0),
-        number(figures.hit_pct, 1),
+        shown(figures.ttft_p50_ms, 0),
+        shown(figures.ttft_p95_ms, 0),
+        shown(figures.itl_p50_ms, 1),
+        shown(figures.itl_p95_ms, 1),
+        shown(figures.tops, 0),
+        shown(figures.hit_pct, 1),
     );
     for (what, why) in [("INVALID", &cell.invalid), ("too much", &cell.saturated)] {
         if let Some(why) = why {

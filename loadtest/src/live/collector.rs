@@ -281,8 +281,8 @@ impl Collector {
         self.totals.passed_over.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that was over then.
-    pub fn take(&self, mut record: TurnRecord, now: Instant) {
+    /// Counts a request that was over then, and gives it back with what is known of when that was.
+    pub fn take(&self, mut record: TurnRecord, now: Instant) -> TurnRecord {
         let measured = &record.measured;
         self.totals.requests.fetch_add(1, Ordering::Relaxed);
         self.totals.output_tokens.fetch_add(measured.output_tokens, Ordering::Relaxed);
@@ -306,9 +306,21 @@ impl Collector {
         {
             *inner.complaints.entry(complaint.clone()).or_default() += 1;
         }
-        inner.decisions.add(record.decision.as_ref(), measured);
         // They are in the histograms, and they are most of a record.
         record.measured.gaps_s = Vec::new();
+        record
+    }
+
+    /// A request's decision was looked up.
+    pub(super) fn decided(&self, record: &TurnRecord) {
+        if !record.warm_up {
+            self.inner.lock().decisions.add(record.decision.as_ref(), &record.measured);
+        }
+    }
+
+    /// Keeps a request to be looked at, and passes it on to whoever takes them all.
+    pub fn keep(&self, record: TurnRecord) {
+        let mut inner = self.inner.lock();
         if let Some(records) = &*self.records.lock()
             && records.try_send(record.clone()).is_err()
         {
@@ -352,8 +364,8 @@ impl Collector {
 
     /// Counts from here on: what came before was warming up. Live figures go on.
     pub fn reset(&self) {
-        self.warming_up.store(false, Ordering::Relaxed);
         let mut inner = self.inner.lock();
+        self.warming_up.store(false, Ordering::Relaxed);
         let recent = std::mem::replace(&mut inner.recent, Recent::new(MINUTE, 1));
         let passed_over = self.totals.passed_over.load(Ordering::Relaxed);
         *inner = Inner { passed_over_before: passed_over, ..Inner::new(recent) };
@@ -380,7 +392,7 @@ impl Collector {
                 ..inner.conversations.clone()
             },
             complaints: inner.complaints.clone(),
-            decisions: (inner.decisions.joined > 0).then(|| inner.decisions.clone()),
+            decisions: (inner.decisions.joined + inner.decisions.missed > 0).then(|| inner.decisions.clone()),
             records_dropped: inner.records_dropped,
         }
     }

@@ -10,14 +10,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::measure::Times;
 
-/// How late a timer may be, and a request, for ninety-nine of a hundred.
-const LATE_TIMER_S: f64 = 0.025;
-const LATE_REQUEST_S: f64 = 0.050;
+/// How late a timer may be for ninety-nine of a hundred; a request twice that.
+pub const LAG_LIMIT: Duration = Duration::from_millis(25);
 const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub struct SelfCheck {
     seen: Arc<Mutex<Seen>>,
+    limit_s: f64,
     _task: AbortOnDropHandle<()>,
 }
 
@@ -47,7 +47,8 @@ pub struct SelfReport {
 }
 
 impl SelfCheck {
-    pub fn start() -> Self {
+    /// More than `limit` late is too late.
+    pub fn start(limit: Duration) -> Self {
         let seen = Arc::new(Mutex::new(Seen::start()));
         let kept = seen.clone();
         let watching = async move {
@@ -59,7 +60,7 @@ impl SelfCheck {
                 kept.lock().late.add(due.elapsed().as_secs_f64());
             }
         };
-        Self { seen, _task: AbortOnDropHandle::new(tokio::spawn(watching)) }
+        Self { seen, limit_s: limit.as_secs_f64(), _task: AbortOnDropHandle::new(tokio::spawn(watching)) }
     }
 
     /// Counts from here on.
@@ -73,17 +74,18 @@ impl SelfCheck {
         let timer_lag_p99_s = seen.late.quantiles().p99;
         let elapsed = seen.since.elapsed().as_secs_f64().max(1e-3);
         let ms = |seconds: f64| seconds * 1e3;
-        let invalid = if timer_lag_p99_s > LATE_TIMER_S {
+        let (late_timer_s, late_request_s) = (self.limit_s, 2.0 * self.limit_s);
+        let invalid = if timer_lag_p99_s > late_timer_s {
             Some(format!(
                 "the generator was too busy: timers were {:.1} ms late (p99), expected at most {:.0}",
                 ms(timer_lag_p99_s),
-                ms(LATE_TIMER_S)
+                ms(late_timer_s)
             ))
-        } else if send_lag_p99_s > LATE_REQUEST_S {
+        } else if send_lag_p99_s > late_request_s {
             Some(format!(
                 "requests were sent {:.1} ms late (p99), expected at most {:.0}",
                 ms(send_lag_p99_s),
-                ms(LATE_REQUEST_S)
+                ms(late_request_s)
             ))
         } else {
             None
@@ -109,7 +111,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_run_in_time_is_fine() {
-        let check = SelfCheck::start();
+        let check = SelfCheck::start(LAG_LIMIT);
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(check.report(0.001).invalid, None);
         assert!(
@@ -120,7 +122,7 @@ mod tests {
     /// A generator that stands still now and then is late all that time, not once.
     #[tokio::test]
     async fn a_run_that_stalls_is_not() {
-        let check = SelfCheck::start();
+        let check = SelfCheck::start(LAG_LIMIT);
         tokio::time::sleep(Duration::from_millis(300)).await;
         std::thread::sleep(Duration::from_millis(200));
         tokio::time::sleep(Duration::from_millis(300)).await;

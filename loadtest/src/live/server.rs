@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Collector, Control, Level, TurnRecord, exposition};
-use crate::results::LevelFigures;
+use crate::results::{LevelFigures, shown};
 
 /// A load that can be looked at.
 #[derive(Debug)]
@@ -132,22 +132,19 @@ async fn change(State(shown): State<Arc<Shown>>, Json(change): Json<Change>) -> 
 }
 
 /// The same figures for a browser, made anew every other second.
-async fn page(State(shown): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
-    let status = shown.now()?.status();
+async fn page(State(loads): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
+    let status = loads.now()?.status();
     let last = status.last_minute;
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or_else(|| "—".to_owned(), |value| format!("{value:.digits$}"))
-    };
     let level = status.level.map_or_else(|| "a schedule".to_owned(), |level| level.to_string());
     let rows = [
         ("Conversations going on", status.active_conversations.to_string()),
-        ("TTFT p50 / p95, ms", format!("{} / {}", number(last.ttft_p50_ms, 0), number(last.ttft_p95_ms, 0))),
-        ("ITL p50 / p95, ms", format!("{} / {}", number(last.itl_p50_ms, 1), number(last.itl_p95_ms, 1))),
-        ("Latency p50 / p95, s", format!("{} / {}", number(last.e2e_p50_s, 1), number(last.e2e_p95_s, 1))),
-        ("Output tokens a second", number(last.tops, 1)),
-        ("Requests a second", number(last.rps, 2)),
-        ("Cached prompt tokens, %", number(last.hit_pct, 1)),
-        ("Failed, %", number(last.error_pct, 1)),
+        ("TTFT p50 / p95, ms", format!("{} / {}", shown(last.ttft_p50_ms, 0), shown(last.ttft_p95_ms, 0))),
+        ("ITL p50 / p95, ms", format!("{} / {}", shown(last.itl_p50_ms, 1), shown(last.itl_p95_ms, 1))),
+        ("Latency p50 / p95, s", format!("{} / {}", shown(last.e2e_p50_s, 1), shown(last.e2e_p95_s, 1))),
+        ("Output tokens a second", shown(last.tops, 1)),
+        ("Requests a second", shown(last.rps, 2)),
+        ("Cached prompt tokens, %", shown(last.hit_pct, 1)),
+        ("Failed, %", shown(last.error_pct, 1)),
     ];
     let rows: String = rows.iter().map(|(name, value)| format!("<tr><th>{name}<td>{value}")).collect();
     let target = status.target.replace('&', "&amp;").replace('<', "&lt;");

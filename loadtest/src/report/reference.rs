@@ -8,7 +8,7 @@ use crate::simulate::Settings;
 
 const RECORDED: &str = include_str!("../../reference/baselines.json");
 /// What has to be as it was there.
-const SAME: [&str; 4] = ["workers", "slowness", "workload", "engine"];
+const SAME: [&str; 5] = ["workers", "slowness", "router", "workload", "engine"];
 
 #[derive(Debug, Deserialize)]
 pub struct Reference {

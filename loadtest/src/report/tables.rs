@@ -12,6 +12,7 @@ pub struct Standing {
     pub mode: String,
     /// The last level up to which the objective is kept.
     pub holds_to: Option<usize>,
+    /// Whether the first level was.
     pub measured: bool,
     /// Where more load stops bringing more tokens.
     pub knee: Option<usize>,
@@ -36,7 +37,9 @@ pub fn standings(set: &Set, objective: &Objective) -> Vec<Standing> {
             .iter()
             .filter_map(|(level, figures)| Some((*level as f64, figures.as_ref()?.tops?)))
             .collect();
-        let too_much = |cell: &&crate::results::Cell| cell.mode == mode && cell.saturated.is_some();
+        let too_much = |cell: &&crate::results::Cell| {
+            cell.mode == mode && cell.saturated.is_some() && cell.invalid.is_none()
+        };
         let saturated = set
             .cells
             .iter()
@@ -51,7 +54,7 @@ pub fn standings(set: &Set, objective: &Objective) -> Vec<Standing> {
         Standing {
             mode: mode.to_owned(),
             holds_to: holds_to(means.iter().map(fine)),
-            measured: means.iter().any(|(_, figures)| figures.is_some()),
+            measured: means.first().is_some_and(|(_, figures)| figures.is_some()),
             knee: knee(&curve).map(|level| level as usize),
             saturated,
         }
@@ -67,7 +70,7 @@ impl Standing {
             (None, Some(first)) if self.measured => {
                 format!("objective missed already at {}", set.level_in_words(*first))
             }
-            _ => "not measured".to_owned(),
+            _ => "not measured from its first level on".to_owned(),
         }
     }
 }

@@ -108,6 +108,11 @@ impl TurnFigures {
     }
 }
 
+/// A figure, or a dash.
+pub fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "—".to_owned(), |value| format!("{value:.digits$}"))
+}
+
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (mut sum, mut count) = (0.0, 0.0);
     values.for_each(|value| (sum, count) = (sum + value, count + 1.0));

@@ -48,7 +48,7 @@ impl<'a> Replay<'a> {
         self.next = (self.next + 1) % self.trace.len();
         self.lap += u64::from(self.next == 0);
         // From the last to the first again it takes as long as between two on average.
-        let mean = at / self.trace.len() as f64;
+        let mean = (at - self.trace[0].timestamp) / self.trace.len() as f64;
         let until = if self.next == 0 { mean } else { (self.trace[self.next].timestamp - at).max(0.0) };
         let answer_tokens = recorded.output_length.clamp(1, self.most_tokens / 2);
         // What no engine here could hold is cut.

@@ -288,7 +288,6 @@ impl Settings {
             ("engine.weights_ms", self.engine.weights_ms),
             ("ttft_slo_ms", self.ttft_slo_ms),
             ("tpot_slo_ms", self.tpot_slo_ms),
-            ("workload.burstiness", self.workload.burstiness),
             ("router.share_ms", self.router.share_ms),
             ("router.probe_ms", self.router.probe_ms),
         ] {
@@ -319,6 +318,9 @@ impl Settings {
         }
         if let Some(wrong) = self.slowness.iter().find(|slowness| !(0.01..=100.0).contains(*slowness)) {
             bail!("`slowness` has {wrong}, expected 0.01 to 100");
+        }
+        if !(0.01..=1000.0).contains(&self.workload.burstiness) {
+            bail!("`workload.burstiness` is {}, expected 0.01 to 1000", self.workload.burstiness);
         }
         let distinct: std::collections::BTreeSet<&usize> = self.levels.iter().collect();
         if distinct.len() != self.levels.len()

@@ -20,6 +20,8 @@ pub struct Plan {
     /// More warm-up after a switch, when caches are empty.
     pub fill: Duration,
     pub saturation: Saturation,
+    /// How late the generator's timers may be.
+    pub lag_limit: Duration,
 }
 
 /// All levels of one mode, under one load.
@@ -104,6 +106,7 @@ pub(super) mod tests {
             course: Course { warm_up: seconds(60), window: seconds(300), looks: 3, look_back: seconds(60) },
             fill: seconds(60),
             saturation: Saturation::default(),
+            lag_limit: crate::live::LAG_LIMIT,
         }
     }
 

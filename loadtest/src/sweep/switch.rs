@@ -134,7 +134,8 @@ async fn run(command: &str, endpoint: &Endpoint, mode: &str) -> anyhow::Result<V
         .with_context(|| format!("--switch {command:?}"))?;
     let late = || format!("--switch {command:?} with MODE={mode} did not end within {READY:?}");
     let status = tokio::time::timeout(READY, child.wait()).await.with_context(late)??;
-    let tail: String = std::fs::read_to_string(&said).unwrap_or_default().chars().take(500).collect();
+    let text = std::fs::read_to_string(&said).unwrap_or_default();
+    let tail: String = text.chars().skip(text.chars().count().saturating_sub(500)).collect();
     let _ = std::fs::remove_file(&said);
     ensure!(status.success(), "--switch {command:?} with MODE={mode} ended with {status}: {}", tail.trim());
     let begin = tokio::time::Instant::now();

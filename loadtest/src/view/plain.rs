@@ -1,12 +1,13 @@
 //! A line every few seconds.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shown;
 use crate::live::{Live, Phase};
+use crate::results::shown;
 
 #[derive(Debug)]
 pub struct Plain {
@@ -21,11 +22,11 @@ impl Plain {
         Self { live, last: Instant::now() }
     }
 
-    #[allow(clippy::print_stderr, reason = "it is what it is for")]
     pub(super) fn tell(&mut self, phase: Phase) -> bool {
         if self.last.elapsed() >= EVERY {
             self.last = Instant::now();
-            eprintln!("{}", line(&self.live, phase));
+            // Nobody may be listening any more.
+            let _ = writeln!(std::io::stderr(), "{}", line(&self.live, phase));
         }
         true
     }

@@ -66,9 +66,10 @@ pub fn report(written: &Written) -> String {
     if let Some(decisions) = &report.decisions {
         let _ = writeln!(
             out,
-            "{} decisions joined: the router believed {} tokens cached, engines reported {}; {} believed too much; {} of them \
+            "{} decisions joined, {} not found: the router believed {} tokens cached, engines reported {}; {} believed too much; {} of them \
              went to the warmest worker",
             decisions.joined,
+            decisions.missed,
             decisions.believed_tokens,
             decisions.reported_tokens,
             decisions.over_believed,

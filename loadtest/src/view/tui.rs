@@ -19,9 +19,9 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 use ratatui::{Frame, Terminal};
 use tokio::time::Instant;
 
-use super::shown;
 use crate::live::{Course, Level, Live, Phase, Report, Status};
 use crate::measure::Summary;
+use crate::results::shown;
 
 #[derive(Debug)]
 pub struct Tui {
@@ -295,7 +295,7 @@ mod tests {
             complaint: None,
             decision: None,
         };
-        collector.take(record, Instant::now());
+        collector.keep(collector.take(record, Instant::now()));
         tokio::time::advance(seconds(2)).await;
         screen.sample();
         let mut terminal = Terminal::new(TestBackend::new(140, 40)).unwrap();
