@@ -301,6 +301,9 @@ async fn lines(how_long: Duration, children: &mut Children, tell: impl Fn()) -> 
 
 /// First tokens by turn: warm caches show from the second on.
 fn by_turn(report: &Report) -> String {
+    if report.all.requests == 0 {
+        return format!("{} conversations, no answer is whole yet", report.conversations.active);
+    }
     let turns = report.by_turn.iter().map(|(turn, of)| format!("turn {turn}: {:.0} ms", of.ttft_s.p50 * 1e3));
     let cached =
         report.all.cached_share.map_or_else(|| "—".to_owned(), |share| format!("{:.1}", share * 100.0));
