@@ -171,8 +171,8 @@ fn without_shared_documents_round_robin_finds_little() {
     }
 }
 
-/// Drafts make tokens come sooner; first tokens wait for longer steps, and still come sooner than behind round robin. How often
-/// drafts are right is reported.
+/// Drafts make tokens come sooner. First tokens wait for longer steps: at 60 their p95 stays well below round robin's; at 180 it
+/// passes the objective, which `simulate --phases` shows and nothing here hides. How often drafts are right is reported.
 #[test]
 fn speculation_lowers_the_time_between_tokens() {
     let settings = Settings::reference().unwrap().overlaid("levels = [60]\nseeds = 2", "test").unwrap();
