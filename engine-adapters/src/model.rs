@@ -7,6 +7,8 @@ mod chat_template;
 mod messages;
 mod python_json;
 mod tokenizer;
+mod word_cache;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -69,6 +71,12 @@ impl Model {
         Self::read(Self::EMBEDDED, Self::EMBEDDED, |file| {
             Ok(EMBEDDED.iter().find(|(name, _)| *name == file).map(|(_, text)| text.as_bytes().to_vec()))
         })
+    }
+
+    /// The same, as a directory that other programs can read.
+    pub fn write_embedded(dir: &Path) -> std::io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        EMBEDDED.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
     }
 
     fn read(

@@ -39,6 +39,8 @@ pub struct GenerateRequest {
     pub priority: Option<i32>,
     pub request_id: Option<String>,
     pub session_id: Option<String>,
+    /// Should be a text.
+    pub user: Option<Value>,
     pub return_token_ids: Option<bool>,
     pub echo: Option<bool>,
     /// Cuts the prompt on its left.
