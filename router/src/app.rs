@@ -28,7 +28,7 @@ use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Pool, Preprocessor};
 use crate::proxy::breaker::BreakerConfig;
-use crate::proxy::{Body, Proxy};
+use crate::proxy::{Body, Cut, Proxy};
 use crate::scheduling::{Peers, Policy, Said, Scheduler, WaitingRules, Weights};
 use crate::telemetry::{Exporter, Tracer};
 
@@ -216,7 +216,7 @@ pub struct App {
     /// No more connections.
     close: CancellationToken,
     /// Streams that are still running end.
-    cut: CancellationToken,
+    cut: Cut,
     /// Everything else stops.
     stop: CancellationToken,
 }
@@ -227,8 +227,7 @@ impl App {
         settings: &Settings,
         since_1970: Duration,
     ) -> Result<Self, StartError> {
-        let (close, cut, stop) =
-            (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
+        let (close, cut, stop) = (CancellationToken::new(), Cut::default(), CancellationToken::new());
         let (listeners, background) = (TaskTracker::new(), TaskTracker::new());
         // Bound first: a port that is taken is the likeliest mistake.
         let public =
@@ -378,7 +377,7 @@ impl App {
             self.listeners.close();
             if tokio::time::timeout(patience, self.listeners.wait()).await.is_err() {
                 tracing::warn!(seconds = patience.as_secs(), "answers are still running; they are cut off");
-                self.cut.cancel();
+                self.cut.make();
                 let _ = tokio::time::timeout(CUT_PATIENCE, self.listeners.wait()).await;
             }
         };
@@ -387,7 +386,7 @@ impl App {
             () = hurry => tracing::warn!("asked again to stop; stopping at once"),
         }
         self.close.cancel();
-        self.cut.cancel();
+        self.cut.make();
         self.listeners.close();
         // Long enough for those who are cut off to be told.
         let _ = tokio::time::timeout(LAST_WORDS, self.listeners.wait()).await;
@@ -445,6 +444,10 @@ fn keeper_config(config: &Config) -> KeeperConfig {
         probe_timeout: Duration::from_millis(workers.probe_timeout_ms),
         down_after: workers.down_after,
         max_workers: workers.max,
+        idle_connections: (
+            config.proxy.max_idle_per_worker,
+            Duration::from_millis(config.proxy.idle_connection_ms),
+        ),
         breaker: BreakerConfig {
             failures: proxy.breaker_failures,
             share: proxy.breaker_share,

@@ -12,6 +12,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::threads;
+
 pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode};
 pub use self::sources::{ConfigError, Origin, Settings, Sources, without_passwords};
 pub(crate) use self::worker_spec::checked_url;
@@ -119,6 +121,10 @@ settings! {
         host: IpAddr = "'0.0.0.0'", flag "host", value "ADDRESS", env "DYN_HTTP_HOST";
         /// Port of the OpenAI-compatible API
         port: u16 = "8000", flag "port", value "PORT", env "DYN_HTTP_PORT";
+        /// Threads that serve requests; 0 for one per core
+        threads: usize = "0", flag "threads", value "N";
+        /// Cores they are tied to, one after the other; without, the system decides
+        cores: Vec<usize> = "[]";
         /// Largest request body, in MiB
         body_limit_mib: usize = "45", flag "body-limit-mib", value "MIB", env "DYN_HTTP_BODY_LIMIT_MB";
         /// Connections at a time; more wait to be accepted
@@ -394,6 +400,13 @@ impl Config {
             if mib > 1 << 24 {
                 return refuse(room, name, "at most 16777216 MiB");
             }
+        }
+        if self.server.threads > 1024 {
+            return refuse("server", "threads", "at most 1024");
+        }
+        if let Some(core) = self.server.cores.iter().find(|core| **core >= threads::MOST_CORES) {
+            let most = threads::MOST_CORES - 1;
+            return refuse("server", "cores", &format!("cores of 0 to {most} instead of {core}"));
         }
         if self.tokenizer.threads > 1024 {
             return refuse("tokenizer", "threads", "at most 1024");

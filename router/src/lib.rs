@@ -15,3 +15,4 @@ pub mod preprocess;
 pub mod proxy;
 pub mod scheduling;
 pub mod telemetry;
+pub mod threads;

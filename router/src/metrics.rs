@@ -7,13 +7,17 @@ mod meter;
 mod snapshot;
 
 use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
 };
+
+use crate::openai::Endpoint;
 
 pub use self::meter::{Meter, Outcome, Phase};
 pub use self::snapshot::{Exposition, Kind};
@@ -41,10 +45,16 @@ const PHASE_S: &[f64] = &[
     0.01, 0.025, 0.05, 0.1, 0.5, 1.0,
 ];
 
+/// Endpoints, each with answers that are streamed and others.
+const KINDS: usize = 2 * Endpoint::ALL.len();
+
 /// One model's metrics, resolved once.
 #[derive(Debug)]
 pub struct ModelMetrics {
     pub name: String,
+    /// Requests begun and those that succeeded, by endpoint and kind, as far as there were any.
+    started: [OnceLock<IntCounter>; KINDS],
+    succeeded: [OnceLock<IntCounter>; KINDS],
     inflight: IntGauge,
     active: IntGauge,
     queued: IntGauge,
@@ -57,10 +67,46 @@ pub struct ModelMetrics {
     cached_tokens: Histogram,
 }
 
+/// One worker's metrics. Whoever still has them when it is gone counts into the void.
+#[derive(Debug)]
+pub struct WorkerMetrics {
+    name: String,
+    gone: AtomicBool,
+    placements: IntCounter,
+    predicted_tokens: IntCounter,
+    reported_tokens: IntCounter,
+    disagreements: IntCounter,
+    unreported: IntCounter,
+    malformed: IntCounter,
+}
+
+impl WorkerMetrics {
+    /// What was expected of the worker's cache, and what it said.
+    pub fn audited(&self, predicted: usize, reported: Option<usize>, block_tokens: usize) {
+        self.predicted_tokens.inc_by(predicted as u64);
+        match reported {
+            Some(reported) => {
+                self.reported_tokens.inc_by(reported as u64);
+                if reported + block_tokens < predicted {
+                    self.disagreements.inc();
+                }
+            }
+            None if predicted > 0 => self.unreported.inc(),
+            None => {}
+        }
+    }
+
+    pub fn malformed(&self, frames: u64) {
+        self.malformed.inc_by(frames);
+    }
+}
+
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     models: RwLock<HashMap<String, Arc<ModelMetrics>>>,
+    /// With how many go by each name.
+    workers: Mutex<HashMap<String, (Arc<WorkerMetrics>, usize)>>,
     requests: IntCounterVec,
     started: IntCounterVec,
     inflight: IntGaugeVec,
@@ -150,6 +196,7 @@ impl Metrics {
         let [hashing, matches, scheduling, total] = OVERHEADS;
         let metrics = Self {
             models: RwLock::default(),
+            workers: Mutex::default(),
             requests: make.counters(
                 "dynamo_frontend_requests_total",
                 "Requests that are over. A model is named only when it is served here.",
@@ -280,6 +327,8 @@ impl Metrics {
         }
         let made = Arc::new(ModelMetrics {
             name: name.to_owned(),
+            started: [const { OnceLock::new() }; KINDS],
+            succeeded: [const { OnceLock::new() }; KINDS],
             inflight: self.inflight.with_label_values(&[name]),
             active: self.active.with_label_values(&[name]),
             queued: self.queued.with_label_values(&[name]),
@@ -303,40 +352,54 @@ impl Metrics {
         self.retries.with_label_values(&[reason]).inc();
     }
 
-    pub fn worker_failed(&self, worker: &str, reason: &str) {
-        self.failures.with_label_values(&[worker, reason]).inc();
+    /// One worker's metrics, resolved once for as long as it is there; given back by [`Metrics::forget_worker`].
+    pub fn worker(&self, name: &str) -> Arc<WorkerMetrics> {
+        let mut workers = self.workers.lock();
+        if let Some((known, count)) = workers.get_mut(name) {
+            *count += 1;
+            return known.clone();
+        }
+        let of = |vec: &IntCounterVec| vec.with_label_values(&[name]);
+        let made = Arc::new(WorkerMetrics {
+            name: name.to_owned(),
+            gone: AtomicBool::new(false),
+            placements: of(&self.placements),
+            predicted_tokens: of(&self.predicted_tokens),
+            reported_tokens: of(&self.reported_tokens),
+            disagreements: of(&self.disagreements),
+            unreported: of(&self.unreported),
+            malformed: of(&self.malformed),
+        });
+        workers.insert(name.to_owned(), (made.clone(), 1));
+        made
     }
 
-    pub fn placed(&self, worker: &str, held_blocks: usize, blocks: usize) {
-        self.placements.with_label_values(&[worker]).inc();
+    pub fn worker_failed(&self, worker: &WorkerMetrics, reason: &str) {
+        // What comes late must not bring a series back.
+        if !worker.gone.load(Ordering::Relaxed) {
+            self.failures.with_label_values(&[worker.name.as_str(), reason]).inc();
+        }
+    }
+
+    pub fn placed(&self, worker: &WorkerMetrics, held_blocks: usize, blocks: usize) {
+        worker.placements.inc();
         if blocks > 0 {
             self.hit_rate.observe(held_blocks.min(blocks) as f64 / blocks as f64);
         }
     }
 
-    /// What was expected of a worker's cache, and what it said.
-    pub fn audited(&self, worker: &str, predicted: usize, reported: Option<usize>, block_tokens: usize) {
-        self.predicted_tokens.with_label_values(&[worker]).inc_by(predicted as u64);
-        match reported {
-            Some(reported) => {
-                self.reported_tokens.with_label_values(&[worker]).inc_by(reported as u64);
-                if reported + block_tokens < predicted {
-                    self.disagreements.with_label_values(&[worker]).inc();
-                }
+    /// A worker that is gone takes its series along, unless another goes by its name.
+    pub fn forget_worker(&self, worker: &WorkerMetrics) {
+        let mut workers = self.workers.lock();
+        match workers.get_mut(&worker.name) {
+            Some((_, count)) if *count > 1 => {
+                *count -= 1;
+                return;
             }
-            None if predicted > 0 => self.unreported.with_label_values(&[worker]).inc(),
-            None => {}
+            _ => drop(workers.remove(&worker.name)),
         }
-    }
-
-    pub fn malformed(&self, worker: &str, frames: u64) {
-        if frames > 0 {
-            self.malformed.with_label_values(&[worker]).inc_by(frames);
-        }
-    }
-
-    /// A worker that is gone takes its series along.
-    pub fn forget_worker(&self, worker: &str) {
+        worker.gone.store(true, Ordering::Relaxed);
+        let worker = worker.name.as_str();
         for vec in [
             &self.placements,
             &self.predicted_tokens,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use kvlane_engine_adapters::engine_facts::Engine;
 use kvlane_engine_adapters::openai::GenerateRequest;
+use memchr::memmem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -30,6 +31,9 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    pub const ALL: [Self; 6] =
+        [Self::Chat, Self::Completions, Self::Embeddings, Self::Responses, Self::Tokenize, Self::Detokenize];
+
     pub fn path(self) -> &'static str {
         match self {
             Self::Chat => "/v1/chat/completions",
@@ -65,8 +69,6 @@ pub struct ClientRequest {
     pub endpoint: Endpoint,
     pub bytes: Bytes,
     pub view: GenerateRequest,
-    /// What clients call their conversation in the body.
-    pub user: Option<String>,
     edits: Edits,
 }
 
@@ -91,7 +93,7 @@ struct Edits {
     own_blocks: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Raw<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     stream_options: Option<&'a RawValue>,
@@ -101,8 +103,13 @@ struct Raw<'a> {
     ext: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     nvext: Option<&'a RawValue>,
-    #[serde(default)]
-    user: Option<Value>,
+}
+
+/// Whether any of those names is in a body, be it in a text; or something is written in a way that could hide one.
+fn may_have_edits(body: &[u8]) -> bool {
+    ["\"stream_options\"", "\"vllm_xargs\"", "\"ext\"", "\"nvext\"", "\\u00"]
+        .into_iter()
+        .any(|mark| memmem::find(body, mark.as_bytes()).is_some())
 }
 
 /// A field that is there, be it `null`.
@@ -121,8 +128,12 @@ impl ClientRequest {
         }
         let view: GenerateRequest =
             serde_json::from_slice(&bytes).map_err(|_| json_error::<GenerateRequest>(&bytes))?;
-        let raw: Raw<'_> = serde_json::from_slice(&bytes).map_err(|_| json_error::<Raw<'_>>(&bytes))?;
-        let user = raw.user.as_ref().and_then(Value::as_str).map(str::to_owned);
+        // Read a second time only if there may be something to find.
+        let raw: Raw<'_> = if may_have_edits(&bytes) {
+            serde_json::from_slice(&bytes).map_err(|_| json_error::<Raw<'_>>(&bytes))?
+        } else {
+            Raw::default()
+        };
         let missing = |field: &str, what: &str| {
             let message = format!("`{field}` is missing, expected {what}");
             Err(RouterError::bad_request(field.to_owned(), message))
@@ -137,11 +148,17 @@ impl ClientRequest {
             _ => {}
         }
         let edits = Edits::find(&bytes, &raw, &view);
-        Ok(Self { endpoint, bytes, view, user, edits })
+        Ok(Self { endpoint, bytes, view, edits })
     }
 
     pub fn streams(&self) -> bool {
         self.view.streams()
+    }
+
+    /// What the client calls its conversation in the body.
+    pub fn session(&self) -> Option<String> {
+        let user = || Some(self.view.user.as_ref()?.as_str()?.to_owned());
+        self.view.session_id.clone().or_else(user)
     }
 
     /// Whether the client wants the final usage of a stream.

@@ -100,6 +100,9 @@ pub struct Preprocessor {
     engines: HttpClient,
 }
 
+/// Prompts up to this many bytes hold nobody up for long, even where no word of theirs was seen before.
+const DONE_HERE: usize = 32 << 10;
+
 /// An engine's `/tokenize` may take this long and answer this much.
 const TOKENIZE_PATIENCE: Duration = Duration::from_secs(2);
 const TOKENIZE_ANSWER: usize = 64 << 20;
@@ -159,12 +162,22 @@ impl Preprocessor {
             let (request, blocks) = (request.clone(), blocks.clone());
             return self.pool.run(size, move || hashed(&tokens, &request.view, &blocks)).await;
         }
+        let quick = match words {
+            Words::Local { model, .. } => model.tokenizer.is_quick(),
+            Words::Engine | Words::Text => true,
+        };
         let (cache, request, words, blocks) =
             (self.cache.clone(), request.clone(), words.clone(), blocks.clone());
         let made = move || match &words {
             Words::Local { model, id } => local(&cache, model, *id, &request, &blocks, now),
             Words::Engine | Words::Text => text_blocks(&request.view, &blocks),
         };
+        // A hop to another thread costs more than a short prompt's tokens, where those are quick to make.
+        if quick && size <= DONE_HERE {
+            // As on a thread of its own: what panics fails this request alone.
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(made));
+            return caught.map_err(|_| RouterError::Internal);
+        }
         self.pool.run(size, made).await
     }
 

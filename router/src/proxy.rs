@@ -2,6 +2,8 @@
 //! answer relayed.
 
 pub mod breaker;
+mod cut;
+mod http1;
 mod ledger;
 mod relay;
 mod settlement;
@@ -14,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
 };
@@ -24,14 +26,14 @@ use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_indexer::{Index, Overlap, WorkerId};
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tower::retry::budget::{Budget, TpsBudget};
 
+pub use self::cut::Cut;
 pub use self::ledger::{Ledger, PlacedBy};
 pub use self::relay::{Body, BrokenOff, Relay, Watch};
 pub use self::settlement::Settlement;
 pub use self::sse::SseWatch;
-pub use self::upstream::Upstreams;
+pub use self::upstream::{AnswerBody, Connections, Upstreams};
 use crate::config::Proxy as ProxySettings;
 use crate::discovery::{Keeper, Served, Sight, Worker};
 use crate::error::{Failure, RouterError};
@@ -55,7 +57,7 @@ pub struct Proxy {
     clock: FeedClock,
     keeper: Arc<Keeper>,
     /// Ends every stream when there is no time left.
-    cut: CancellationToken,
+    cut: Cut,
 }
 
 /// What is sent.
@@ -132,7 +134,7 @@ impl Proxy {
         index: Arc<Index>,
         keeper: Arc<Keeper>,
         clock: FeedClock,
-        cut: CancellationToken,
+        cut: Cut,
     ) -> Self {
         let share = settings.retry_budget_percent as f32 / 100.0;
         Self {
@@ -173,7 +175,8 @@ impl Proxy {
             // The place of a half-open breaker is taken here, and given back by whatever happens next.
             worker.breaker.sending();
             let trial = Trial(&worker);
-            let attempted = self.cut.run_until_cancelled(self.attempt(&payload, &headers, &worker, id)).await;
+            let attempted = self.attempt(&payload, &headers, &worker, id);
+            let attempted = self.cut.token().run_until_cancelled(attempted).await;
             let failure = match attempted {
                 Some(Ok(answer)) => {
                     worker.breaker.answering();
@@ -199,9 +202,7 @@ impl Proxy {
                 Failure::Status(_) => internal_errors.push(worker.clone()),
                 _ => worker.breaker.failed(),
             }
-            if !worker.gone() {
-                self.metrics.worker_failed(&worker.name, failure.name());
-            }
+            self.metrics.worker_failed(&worker.metrics, failure.name());
             tracing::warn!(
                 request_id = %ledger.id,
                 worker = worker.name,
@@ -268,9 +269,7 @@ impl Proxy {
             let life = (!confirmed).then_some(expects.unconfirmed_life);
             self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
         }
-        if !worker.gone() {
-            self.metrics.placed(&worker.name, overlap.of(id).device as usize, demand.blocks.len());
-        }
+        self.metrics.placed(&worker.metrics, overlap.of(id).device as usize, demand.blocks.len());
         confirmed
     }
 
@@ -362,7 +361,7 @@ impl Proxy {
 struct Answer {
     head: hyper::http::response::Parts,
     first: Bytes,
-    upstream: Incoming,
+    upstream: AnswerBody,
 }
 
 /// Gives the place of a half-open breaker back, also when the client leaves in mid-attempt.
@@ -431,7 +430,7 @@ pub(crate) fn passed_on(headers: &HeaderMap) -> HeaderMap {
 async fn whole_error(
     status: StatusCode,
     first: Bytes,
-    upstream: Incoming,
+    upstream: AnswerBody,
     patience: Duration,
 ) -> (Bytes, bool) {
     let rest = tokio::time::timeout(patience, Limited::new(upstream, MAX_ERROR).collect()).await;

@@ -352,6 +352,17 @@ impl FromValue for Vec<String> {
     }
 }
 
+impl FromValue for Vec<usize> {
+    fn from_value(value: &Value) -> Result<Self, String> {
+        let expected = || "a list of numbers".to_owned();
+        let number = |value: &Value| match value {
+            Value::String(text) => text.parse().map_err(|_| expected()),
+            value => usize::from_value(value).map_err(|_| expected()),
+        };
+        value.as_array().ok_or_else(expected)?.iter().map(number).collect()
+    }
+}
+
 impl FromValue for [f64; 3] {
     fn from_value(value: &Value) -> Result<Self, String> {
         let expected = || "three numbers".to_owned();

@@ -6,7 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use kvlane_engine_adapters::engine_facts::{Engine, EngineFacts, EngineProbe, EventEndpoint, ServedModel};
+use kvlane_engine_adapters::engine_facts::{
+    Engine, EngineFacts, EngineProbe, EventEndpoint, ServedModel, instance_of,
+};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::nats::NatsView;
@@ -25,7 +27,8 @@ use crate::config::{EventPlane, EventSpec, WorkerSpec};
 use crate::index_feed::{FeedPlan, Feeds, Reading};
 use crate::metrics::Metrics;
 use crate::preprocess::{ModelFinder, Words};
-use crate::proxy::breaker::BreakerConfig;
+use crate::proxy::Connections;
+use crate::proxy::breaker::{Breaker, BreakerConfig};
 use crate::scheduling::{Peers, Scheduler, WaitingRules};
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +38,8 @@ pub struct KeeperConfig {
     pub down_after: u32,
     pub max_workers: usize,
     pub breaker: BreakerConfig,
+    /// Idle connections kept to each worker, and for how long.
+    pub idle_connections: (usize, Duration),
     /// What the operator says of blocks; none for what engines say.
     pub block_size: Option<BlockSize>,
     pub kv_events: bool,
@@ -189,10 +194,8 @@ impl Keeper {
         // Named by several sources, a worker is as the first says; all of them draining it are heard.
         let mut wanted: BTreeMap<u64, Found> = BTreeMap::new();
         for found in inner.sources.values().flatten() {
-            let Some(worker) = Worker::new(found.spec.clone(), found.instance, self.config.breaker) else {
-                continue;
-            };
-            let known = wanted.entry(worker.instance).or_insert_with(|| found.clone());
+            let instance = found.instance.unwrap_or_else(|| instance_of(&found.spec.url));
+            let known = wanted.entry(instance).or_insert_with(|| found.clone());
             known.draining |= found.draining;
             known.block_size = known.block_size.or(found.block_size);
         }
@@ -211,7 +214,7 @@ impl Keeper {
                 // Whoever still has it in hand must not send it anything new.
                 kept.worker.leave();
                 self.unfeed(&kept.worker);
-                self.metrics.forget_worker(&kept.worker.name);
+                self.metrics.forget_worker(&kept.worker.metrics);
                 if let Some(nats) = self.nats.get() {
                     nats.leave_alone(instance, false);
                 }
@@ -233,9 +236,10 @@ impl Keeper {
                 );
                 continue;
             }
-            let Some(worker) = Worker::new(found.spec.clone(), found.instance, self.config.breaker) else {
-                continue;
-            };
+            let (most, kept) = self.config.idle_connections;
+            let (breaker, connections) = (Breaker::new(self.config.breaker), Connections::new(most, kept));
+            let worker = Worker::new(found.spec.clone(), found.instance, breaker, connections, &self.metrics);
+            let Some(worker) = worker else { continue };
             tracing::info!(worker = worker.name, id = worker.instance, source, "worker found");
             worker.drain(found.draining);
             let (worker, stop) = (Arc::new(worker), self.stop.child_token());

@@ -47,6 +47,7 @@ impl Watcher {
             Ok(()) => self.failures = 0,
             Err(error) => self.failed(&error),
         }
+        self.worker.connections.prune();
         for health in self.worker.feeds.lock().iter().flat_map(|feeds| feeds.health()) {
             health.check_silence();
         }
@@ -113,6 +114,7 @@ impl Watcher {
         if self.failures >= self.keeper.config.down_after && worker.set_state(WorkerState::Down) {
             tracing::warn!(worker = worker.name, error, "worker is down");
             self.known = None;
+            worker.connections.close();
             worker.restarted(self.keeper.age());
             // Its connections may be half open, and what it holds when it is back is for it to say.
             self.keeper.unfeed(worker);

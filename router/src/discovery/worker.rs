@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hyper::Uri;
+use hyper::header::HeaderValue;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use kvlane_engine_adapters::engine_facts::{Engine, ServedModel, instance_of};
 use kvlane_indexer::WorkerId;
@@ -15,7 +16,9 @@ use serde::Serialize;
 use super::belief::Belief;
 use crate::config::WorkerSpec;
 use crate::index_feed::Feeds;
-use crate::proxy::breaker::{Breaker, BreakerConfig};
+use crate::metrics::{Metrics, WorkerMetrics};
+use crate::proxy::Connections;
+use crate::proxy::breaker::Breaker;
 use crate::scheduling::{Barred, Load, Peers, SlotSense, Slots, Standing, Strangers};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -88,6 +91,8 @@ pub struct Worker {
     pub name: String,
     pub url: String,
     pub spec: WorkerSpec,
+    /// As requests address it.
+    pub host: HeaderValue,
     authority: Authority,
     prefix: String,
     state: AtomicU8,
@@ -103,6 +108,8 @@ pub struct Worker {
     /// How far the index is believed about it.
     pub belief: Belief,
     pub breaker: Breaker,
+    pub connections: Connections,
+    pub metrics: Arc<WorkerMetrics>,
     /// Its events' way into the index, once it has joined.
     pub feeds: Mutex<Option<Feeds>>,
     /// The base model it serves.
@@ -118,12 +125,27 @@ pub struct Worker {
 
 impl Worker {
     /// None when its URL is none.
-    pub fn new(spec: WorkerSpec, instance: Option<u64>, breaker: BreakerConfig) -> Option<Self> {
+    pub fn new(
+        spec: WorkerSpec,
+        instance: Option<u64>,
+        breaker: Breaker,
+        connections: Connections,
+        metrics: &Metrics,
+    ) -> Option<Self> {
         let uri: Uri = spec.url.parse().ok()?;
         let authority = uri.authority()?.clone();
+        // Without a user and a password that may be before it.
+        let host = match authority.port() {
+            Some(port) => format!("{}:{port}", authority.host()),
+            None => authority.host().to_owned(),
+        };
+        let name = spec.name.clone().unwrap_or_else(|| authority.to_string());
         Some(Self {
             instance: instance.unwrap_or_else(|| instance_of(&spec.url)),
-            name: spec.name.clone().unwrap_or_else(|| authority.to_string()),
+            metrics: metrics.worker(&name),
+            name,
+            host: HeaderValue::from_str(&host).ok()?,
+            connections,
             url: spec.url.clone(),
             prefix: uri.path().trim_end_matches('/').to_owned(),
             authority,
@@ -135,7 +157,7 @@ impl Worker {
             strangers: AtomicUsize::new(0),
             seen: Mutex::default(),
             belief: Belief::default(),
-            breaker: Breaker::new(breaker),
+            breaker,
             feeds: Mutex::default(),
             group: Mutex::default(),
             gone: AtomicBool::new(false),
@@ -147,14 +169,17 @@ impl Worker {
     }
 
     /// Where `path` is on this worker.
-    pub fn uri(&self, path: &str) -> Option<Uri> {
-        let path: PathAndQuery = if self.prefix.is_empty() {
-            path.parse().ok()?
-        } else {
-            format!("{}{path}", self.prefix).parse().ok()?
-        };
-        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone()).path_and_query(path);
-        uri.build().ok()
+    pub fn uri(&self, path: &'static str) -> Option<Uri> {
+        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone());
+        uri.path_and_query(self.path(path)?).build().ok()
+    }
+
+    /// The same without its host.
+    pub fn path(&self, path: &'static str) -> Option<PathAndQuery> {
+        if self.prefix.is_empty() {
+            return Some(PathAndQuery::from_static(path));
+        }
+        format!("{}{path}", self.prefix).parse().ok()
     }
 
     pub fn state(&self) -> WorkerState {
@@ -182,6 +207,7 @@ impl Worker {
     /// No source names it any more. Whoever still has it in hand finishes, and counts nothing under its name.
     pub fn leave(&self) {
         self.gone.store(true, Ordering::Relaxed);
+        self.connections.close();
         self.set_state(WorkerState::Down);
     }
 

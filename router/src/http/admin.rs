@@ -263,7 +263,7 @@ async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) ->
     let served = router.served(request.view.model.as_deref())?;
     let prompt = prompt(router, &request, &served).await?;
     let overlap = router.index.overlap(&prompt.blocks, router.clock.tick());
-    let session = session.or_else(|| request.view.session_id.clone()).or_else(|| request.user.clone());
+    let session = session.or_else(|| request.session());
     let demand = Demand {
         blocks: prompt.blocks,
         prompt_tokens: prompt.tokens,

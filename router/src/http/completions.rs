@@ -280,8 +280,7 @@ impl Asker {
         let session = header("x-session-id")
             .or_else(|| header("x-dynamo-session-id"))
             .map(str::to_owned)
-            .or_else(|| request?.view.session_id.clone())
-            .or_else(|| request?.user.clone());
+            .or_else(|| request?.session());
         let priority = match header("x-kvlane-priority") {
             Some(word) => Priority::parse(word).ok_or_else(|| {
                 let message = format!("`x-kvlane-priority` is {word:?}, expected high, normal or low");

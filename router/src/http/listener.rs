@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -54,13 +55,18 @@ impl Listener {
         let service =
             tower::service_fn(move |request: Request<Incoming>| answer(router.clone(), door, request));
         let service = ServiceBuilder::new().option_layer(cors).service(service);
-        let mut server = auto::Builder::new(TokioExecutor::new());
-        server
-            .http1()
+        let mut http1 = http1::Builder::new();
+        http1
             .timer(TokioTimer::new())
             .header_read_timeout(self.edge.idle)
+            // Chunks are small: copying them together costs less than handing them over one by one.
+            .writev(false)
+            // What a client has not read yet piles up to this, and no further.
+            .max_buf_size(CLIENT_BUFFER)
             // Whoever closes its side is gone: its engine should not go on.
             .half_close(false);
+        let mut server = auto::Builder::new(TokioExecutor::new());
+        server.http1().timer(TokioTimer::new()).header_read_timeout(self.edge.idle).half_close(false);
         server.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(30)));
         let graceful = GracefulShutdown::new();
         loop {
@@ -84,16 +90,26 @@ impl Listener {
             let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(self.edge.stalled));
             let idle = self.edge.idle;
             let service = TowerToHyperService::new(service.clone());
-            let (server, watcher, closing) = (server.clone(), graceful.watcher(), stop.clone());
+            let (server, http1) = (server.clone(), http1.clone());
+            let (watcher, closing) = (graceful.watcher(), stop.clone());
             tokio::spawn(async move {
                 // A connection nobody says anything on is closed.
                 let spoken = tokio::time::timeout(idle, stream.readable());
                 if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
                     return;
                 }
-                let connection = server.serve_connection_with_upgrades(TokioIo::new(stream), service);
-                if let Err(error) = watcher.watch(connection.into_owned()).await {
-                    tracing::debug!(error = %error, "connection ended");
+                // What speaks HTTP/1 from its first word needs nobody in between who could speak both.
+                let mut first = [0; HTTP2.len()];
+                let seen = stream.peek(&mut first).await.unwrap_or(0);
+                let ended = if HTTP2.starts_with(&first[..seen]) {
+                    let connection = server.serve_connection(TokioIo::new(stream), service);
+                    watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
+                } else {
+                    let connection = http1.serve_connection(TokioIo::new(stream), service);
+                    watcher.watch(connection).await.map_err(|error| error.to_string())
+                };
+                if let Err(error) = ended {
+                    tracing::debug!(error, "connection ended");
                 }
                 drop(place);
             });
@@ -103,6 +119,9 @@ impl Listener {
     }
 }
 
+/// How HTTP/2 begins.
+const HTTP2: &[u8] = b"PRI ";
+const CLIENT_BUFFER: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 fn cors(origins: &[String]) -> Option<CorsLayer> {

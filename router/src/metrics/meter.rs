@@ -78,6 +78,16 @@ pub struct Meter {
     pub outcome: Outcome,
 }
 
+/// Where a model keeps what it counts of an endpoint's answers.
+fn kind(endpoint: Endpoint, streamed: bool) -> usize {
+    2 * endpoint as usize + usize::from(streamed)
+}
+
+/// Dynamo's word for it.
+fn kind_name(streamed: bool) -> &'static str {
+    if streamed { "stream" } else { "unary" }
+}
+
 /// Gaps recorded for one chunk, however many tokens it carries.
 const MOST_GAPS: u64 = 16;
 
@@ -90,8 +100,10 @@ impl Meter {
         streamed: bool,
         arrived: Instant,
     ) -> Self {
-        let kind = if streamed { "stream" } else { "unary" };
-        metrics.started.with_label_values(&[model.name.as_str(), endpoint.name(), kind]).inc();
+        let started = model.started[kind(endpoint, streamed)].get_or_init(|| {
+            metrics.started.with_label_values(&[model.name.as_str(), endpoint.name(), kind_name(streamed)])
+        });
+        started.inc();
         model.inflight.inc();
         model.active.inc();
         model.queued.inc();
@@ -202,9 +214,15 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         let (status, class) = self.outcome.labels();
-        let kind = if self.streamed { "stream" } else { "unary" };
-        let labels = [self.model.name.as_str(), self.endpoint.name(), kind, status, class];
-        self.metrics.requests.with_label_values(&labels).inc();
+        let labels =
+            [self.model.name.as_str(), self.endpoint.name(), kind_name(self.streamed), status, class];
+        let count = || self.metrics.requests.with_label_values(&labels);
+        match self.outcome {
+            Outcome::Success => {
+                self.model.succeeded[kind(self.endpoint, self.streamed)].get_or_init(count).inc();
+            }
+            _ => count().inc(),
+        }
         if self.outcome == Outcome::Cancelled {
             self.metrics.disconnected.inc();
         }

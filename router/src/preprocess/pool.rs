@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Semaphore;
 
 use crate::error::RouterError;
+use crate::threads;
 
 /// Tokio has 512 of them for everybody.
 const MOST_THREADS: usize = 256;
@@ -25,8 +26,7 @@ pub struct Pool {
 impl Pool {
     /// `threads` of 0 means one per core.
     pub fn new(threads: usize, long_bytes: usize, max_waiting: usize) -> Self {
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if threads == 0 { cores() } else { threads };
+        let threads = if threads == 0 { threads::cores() } else { threads };
         Self {
             short: Arc::new(Semaphore::new(threads.min(MOST_THREADS))),
             long: Arc::new(Semaphore::new((threads / 2).clamp(1, MOST_THREADS))),

@@ -4,17 +4,18 @@
 //! client that goes away drops the relay, and with it the worker's connection: the engine notices at once.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::cut::Cut;
 use super::settlement::Settlement;
 use super::sse::SseWatch;
-use super::upstream::chain;
+use super::upstream::{AnswerBody, chain};
 use super::usage::Usage;
 use crate::error::{Failure, RouterError};
 use crate::metrics::Outcome;
@@ -86,7 +87,7 @@ struct Answer {
 
 #[derive(Debug)]
 pub struct Relay {
-    upstream: Incoming,
+    upstream: AnswerBody,
     /// The part that was waited for before the client got any.
     first: Option<Bytes>,
     watch: Watch,
@@ -94,19 +95,22 @@ pub struct Relay {
     idle: Duration,
     last_frame: Instant,
     timer: Pin<Box<Sleep>>,
-    /// Fires when the router cannot wait any longer.
-    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Made when the router cannot wait any longer.
+    cut: Cut,
+    cut_made: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Who is woken by those two.
+    waiting: Option<Waker>,
     over: bool,
 }
 
 impl Relay {
     pub fn new(
-        upstream: Incoming,
+        upstream: AnswerBody,
         first: Option<Bytes>,
         watch: Watch,
         settlement: Settlement,
         idle: Duration,
-        cut: CancellationToken,
+        cut: Cut,
     ) -> Self {
         Self {
             upstream,
@@ -116,7 +120,9 @@ impl Relay {
             idle,
             last_frame: Instant::now(),
             timer: Box::pin(tokio::time::sleep(idle)),
-            cut: Box::pin(cut.cancelled_owned()),
+            cut_made: Box::pin(cut.made()),
+            cut,
+            waiting: None,
             over: false,
         }
     }
@@ -162,7 +168,12 @@ impl Relay {
 
     /// Ready when waiting has to end. The timer is set anew only when it fires, not with every frame.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        if self.cut.as_mut().poll(cx).is_ready() {
+        // Both know whom to wake from the first time on; then it is enough to see whether either has.
+        let known = self.waiting.as_ref().is_some_and(|waiting| waiting.will_wake(cx.waker()));
+        if known && !self.cut.is_made() && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        if self.cut_made.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Failure::ShuttingDown);
         }
         while self.timer.as_mut().poll(cx).is_ready() {
@@ -172,6 +183,8 @@ impl Relay {
             }
             self.timer.as_mut().reset(until);
         }
+        // A task that has had its share is told to wait without its timer being set.
+        self.waiting = tokio::task::coop::has_budget_remaining().then(|| cx.waker().clone());
         Poll::Pending
     }
 

@@ -50,9 +50,7 @@ impl Settlement {
     }
 
     pub(super) fn malformed(&self, events: u64) {
-        if !self.worker.gone() {
-            self.metrics.malformed(&self.worker.name, events);
-        }
+        self.worker.metrics.malformed(events);
     }
 
     /// The engine's own count, held against what was expected.
@@ -74,10 +72,8 @@ impl Settlement {
             let answer = Answered { predicted, reported, prompt_here, prompt_there, block: block_tokens };
             self.worker.belief.answered(&self.worker.name, placed.epoch, answer);
         }
-        if !self.worker.gone() {
-            let reported = reported.map(|tokens| tokens as usize);
-            self.metrics.audited(&self.worker.name, predicted, reported, block_tokens);
-        }
+        let told = reported.map(|tokens| tokens as usize);
+        self.worker.metrics.audited(predicted, told, block_tokens);
         if reported.is_none() && predicted > block_tokens && self.worker.first_unreported() {
             tracing::warn!(
                 worker = self.worker.name,
@@ -91,9 +87,7 @@ impl Settlement {
     pub(super) fn broken(&mut self, failure: Failure, class: &'static str) {
         if failure != Failure::ShuttingDown {
             self.worker.breaker.failed();
-            if !self.worker.gone() {
-                self.metrics.worker_failed(&self.worker.name, failure.name());
-            }
+            self.metrics.worker_failed(&self.worker.metrics, failure.name());
         }
         let (id, worker) = (&self.ledger.id, &self.worker.name);
         tracing::warn!(request_id = %id, worker, reason = failure.name(), "answer broke off");

@@ -4,7 +4,7 @@
 //! event that may be left out is the final usage, when the client had not asked for it.
 
 use bytes::{Bytes, BytesMut};
-use memchr::memchr_iter;
+use memchr::{memchr_iter, memchr2, memmem};
 use serde::Deserialize;
 
 use super::usage::{Filled, Usage};
@@ -15,10 +15,66 @@ const MAX_EVENT: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub struct SseWatch {
     held: BytesMut,
+    familiar: Familiar,
     drops_usage: bool,
     /// Not watched any more.
     blind: bool,
     pub seen: Seen,
+}
+
+/// An event that was read, but for its text: one that differs in nothing else says the same and need not be read.
+#[derive(Debug, Default)]
+struct Familiar {
+    before: Vec<u8>,
+    after: Vec<u8>,
+}
+
+impl Familiar {
+    /// Remembers an event whose only token is in the text behind one of these names.
+    fn learn(&mut self, event: &[u8]) {
+        let names = ["\"content\":\"", "\"text\":\""];
+        let ends = |name: &&'static str| {
+            let length = name.len();
+            memmem::find_iter(event, name.as_bytes()).map(move |at| at + length)
+        };
+        // Where there are several, it cannot be told which one was read.
+        let mut found = names.iter().flat_map(ends);
+        let (Some(from), None) = (found.next(), found.next()) else { return };
+        let Some(length) = text_length(&event[from..]).filter(|length| *length > 0) else { return };
+        self.before.clear();
+        self.before.extend_from_slice(&event[..from]);
+        self.after.clear();
+        self.after.extend_from_slice(&event[from + length..]);
+    }
+
+    /// Tokens of an event like that.
+    fn tokens(&self, event: &[u8]) -> Option<u64> {
+        if self.before.is_empty() {
+            return None;
+        }
+        let text = event.strip_prefix(&self.before[..])?.strip_suffix(&self.after[..])?;
+        let is_one_text = memchr2(b'"', b'\\', text).is_none() || {
+            // The quote that ends it is the first of what comes after.
+            text_length(&event[self.before.len()..]) == Some(text.len())
+        };
+        is_one_text.then_some(u64::from(!text.is_empty()))
+    }
+}
+
+/// How long a JSON text is from here up to the quote that ends it.
+fn text_length(bytes: &[u8]) -> Option<usize> {
+    let mut from = 0;
+    loop {
+        let at = from + memchr2(b'"', b'\\', &bytes[from..])?;
+        if bytes[at] == b'"' {
+            return Some(at);
+        }
+        // What is escaped ends nothing.
+        from = at + 2;
+        if from > bytes.len() {
+            return None;
+        }
+    }
 }
 
 /// What went by so far.
@@ -75,6 +131,15 @@ struct Delta {
 }
 
 impl Choice {
+    /// Whether it says nothing besides one text, behind one of the two names it may have.
+    fn is_text_alone(&self) -> bool {
+        let content = self.delta.as_ref().is_some_and(|delta| {
+            delta.content.0 && !delta.reasoning.0 && !delta.reasoning_content.0 && !delta.tool_calls.0
+        });
+        let text = self.delta.is_none() && self.text.0;
+        (content && !self.text.0 || text) && !self.finish_reason.0 && self.token_ids.is_none()
+    }
+
     fn tokens(&self) -> u64 {
         let delta = self.delta.as_ref().is_some_and(|delta| {
             delta.content.0 || delta.reasoning.0 || delta.reasoning_content.0 || delta.tool_calls.0
@@ -149,6 +214,10 @@ impl SseWatch {
 
     /// Looks at one event; says whether it is to be passed on.
     fn see(&mut self, event: &[u8]) -> bool {
+        if let Some(tokens) = self.familiar.tokens(event) {
+            self.seen.tokens += tokens;
+            return true;
+        }
         let mut lines =
             event.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
         let Some(data) = lines.find_map(|line| line.strip_prefix(b"data:")) else {
@@ -172,6 +241,13 @@ impl SseWatch {
             let bit = 1 << choice.index.min(63);
             self.seen.begun |= bit;
             self.seen.ended |= if choice.finish_reason.0 { bit } else { 0 };
+        }
+        if let [choice] = &chunk.choices[..]
+            && choice.is_text_alone()
+            && !chunk.error.0
+            && chunk.usage.is_none()
+        {
+            self.familiar.learn(event);
         }
         let usage_only = chunk.usage.is_some() && chunk.choices.is_empty();
         // Usage may come with every chunk; what is cached only with the last.
@@ -229,6 +305,44 @@ mod tests {
                 );
                 assert!(watch.complete() && watch.seen.malformed == 0 && watch.rest().is_empty());
             }
+        }
+    }
+
+    /// Chunks that differ in their text alone are not read, and counted all the same.
+    #[test]
+    fn familiar_events_mean_what_they_meant() {
+        let event = |content: &str, rest: &str| {
+            format!(
+                "data: {{\"id\":\"x\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":{content}}},{rest}}}]}}\n\n"
+            )
+        };
+        let plain = "\"finish_reason\":null";
+        let mut watch = SseWatch::new(true);
+        let mut tokens = |event: String| {
+            watch.feed(Bytes::from(event));
+            (std::mem::take(&mut watch.seen.tokens), watch.seen.ended, watch.seen.malformed)
+        };
+        assert_eq!(tokens(event("\"\"", plain)), (0, 0, 0));
+        assert_eq!(tokens(event("\" one\"", plain)), (1, 0, 0));
+        for text in ["\" two\"", "\"\\\"\"", "\"\\\\\"", "\"\\u00e9\u{e9}\"", "\" \\\"}]}\""] {
+            assert_eq!(tokens(event(text, plain)), (1, 0, 0), "{text}");
+        }
+        assert_eq!(tokens(event("\"\"", plain)), (0, 0, 0));
+        // The same beginning and end, but something else between.
+        assert_eq!(tokens(event("\"a\",\"tool_calls\":[],\"role\":\"b\"", plain)), (1, 0, 0));
+        assert_eq!(tokens(event("\"a\\\"", plain)), (0, 0, 1));
+        assert_eq!(tokens(event("\" end\"", "\"finish_reason\":\"stop\"")), (1, 1, 1));
+        // Reasoning counts, and is not mistaken for content.
+        let mut watch = SseWatch::new(true);
+        for (delta, tokens) in [
+            ("{\"content\":\"\",\"reasoning\":\"r\"}", 1),
+            ("{\"content\":\"\",\"reasoning\":\"r\"}", 1),
+            ("{\"content\":\"c\",\"reasoning\":null}", 1),
+            ("{\"content\":\"\",\"reasoning\":null}", 0),
+            ("{\"content\":null,\"reasoning\":\"x\"}", 1),
+        ] {
+            watch.feed(Bytes::from(format!("data: {{\"choices\":[{{\"delta\":{delta}}}]}}\n\n")));
+            assert_eq!(std::mem::take(&mut watch.seen.tokens), tokens, "{delta}");
         }
     }
 

@@ -118,11 +118,12 @@ impl Bed {
         loads.map(|load| load["requests"].as_u64().unwrap()).sum()
     }
 
-    /// The value of a series, or nothing.
+    /// The sum of the series that begin so, or nothing when none does.
     pub(crate) async fn metric(&self, series: &str) -> Option<f64> {
         let text = get(self.address(), "/metrics").await.body;
-        let line = text.lines().find(|line| line.starts_with(series))?;
-        line.rsplit(' ').next()?.parse().ok()
+        let lines = text.lines().filter(|line| line.starts_with(series));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
     }
 }
 
