@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::discovery::{Fleet, Served};
-use crate::scheduling::{Decision, Demand, Ranked};
+use crate::scheduling::{Decision, Demand, RANKED, Ranked};
 
 /// Workers of a decision that are remembered, of those that could be chosen and of those that could not.
-const REMEMBERED_WORKERS: usize = 32;
+const REMEMBERED_WORKERS: usize = RANKED;
 
 /// A decision, and what it was made from.
 #[derive(Clone, Debug)]

@@ -22,7 +22,9 @@ pub use self::fair_queue::{FairQueue, Place, Priority};
 pub use self::peers::{LoadReport, Peers, Share, Told};
 pub use self::safety_net::SafetyReport;
 pub use self::scheduler::{Demand, Load, Placement, Reservation, Scheduler, Standing};
-pub use self::selector::{Barred, Candidate, Cost, Decision, Policy, Ranked, Said, Slots, Weights, select};
+pub use self::selector::{
+    Barred, Candidate, Cost, Decision, Policy, RANKED, Ranked, Said, Slots, Weights, select,
+};
 pub use self::slots::SlotSense;
 pub use self::strangers::Strangers;
 pub use self::waiting_room::{NoPlace, Waiting, WaitingRoom, WaitingRules};

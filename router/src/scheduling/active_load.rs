@@ -102,8 +102,9 @@ impl ActiveLoad {
 
     /// Distinct prompt blocks in use if a request with this prompt came too.
     pub fn blocks_with(&self, prompt: &[SequenceHash]) -> usize {
-        // Whoever uses a block uses all before it, so what is in use of a path is its beginning.
-        let used = prompt.partition_point(|hash| self.blocks.contains_key(hash));
+        // Whoever uses a block uses all before it, so what is in use of a path is its beginning; of most paths nothing is.
+        let begins = prompt.first().is_some_and(|hash| self.blocks.contains_key(hash));
+        let used = if begins { prompt.partition_point(|hash| self.blocks.contains_key(hash)) } else { 0 };
         self.blocks.len() + prompt.len() - used
     }
 
@@ -118,6 +119,7 @@ impl ActiveLoad {
     ) -> Ticket {
         self.requests += 1;
         self.total_blocks += prompt.len();
+        self.blocks.reserve(prompt.len());
         prompt.iter().for_each(|hash| *self.blocks.entry(*hash).or_default() += 1);
         self.tickets += 1;
         let ticket = Ticket(self.tickets);

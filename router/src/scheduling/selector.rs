@@ -225,10 +225,13 @@ pub struct Ranked {
     pub barred: Option<Barred>,
 }
 
-/// Every candidate with its cost.
+/// As many of those that can be chosen are told of, the best ones.
+pub const RANKED: usize = 32;
+
+/// Candidates with their costs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// The chosen one first and the others as they would be tried next.
+    /// The chosen one first and the others as they would be tried next, [`RANKED`] in all at most.
     pub ranked: Vec<Ranked>,
     /// Those that could not be chosen.
     pub barred: Vec<Ranked>,
@@ -248,95 +251,140 @@ impl Decision {
     }
 }
 
+/// Where a candidate comes among the others: the lesser first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// It comes last whatever it costs.
+    last: bool,
+    /// A cost as a number that sorts as it does, or what a simpler policy goes by.
+    cost: u64,
+    tie_break: u64,
+    away: bool,
+    active_requests: usize,
+    /// Its turn; no two have the same.
+    turn: u32,
+    at: u32,
+}
+
 /// Chooses a worker. `draw` is the caller's: a count for round robin, random bits otherwise.
 pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision {
     let weights = match policy {
         Policy::Kv(weights) => *weights,
         _ => Weights::DYNAMO,
     };
-    let rank = |candidate: &Candidate| Ranked {
+    let cost = |candidate: &Candidate| Cost {
+        prefill: weights.overlap * candidate.prefill_blocks,
+        decode: candidate.decode_blocks,
+        requests: weights.request * candidate.active_requests as f64,
+        waiting: weights.waiting * candidate.waiting() as f64,
+        home: if candidate.home { weights.home } else { 0.0 },
+    };
+    let ranked = |candidate: &Candidate, barred: Option<Barred>| Ranked {
         worker: candidate.worker,
-        cost: Cost {
-            prefill: weights.overlap * candidate.prefill_blocks,
-            decode: candidate.decode_blocks,
-            requests: weights.request * candidate.active_requests as f64,
-            waiting: weights.waiting * candidate.waiting() as f64,
-            home: if candidate.home { weights.home } else { 0.0 },
-        },
+        cost: cost(candidate),
         active_requests: candidate.active_requests,
-        barred: candidate.barred,
+        barred,
     };
     let bar = |candidate: &Candidate| {
         let crowded = weights.slot_guard && candidate.crowded();
         candidate.barred.or(crowded.then_some(Barred::Crowded))
     };
-    let barred = candidates
-        .iter()
-        .filter_map(|candidate| Some(Ranked { barred: Some(bar(candidate)?), ..rank(candidate) }))
-        .collect();
-    let mut free: Vec<&Candidate> = candidates.iter().filter(|candidate| bar(candidate).is_none()).collect();
-    if free.is_empty() {
+    let mut barred = Vec::new();
+    let mut keys: Vec<Key> = Vec::with_capacity(candidates.len());
+    let mut roomy = 0;
+    for (at, candidate) in candidates.iter().enumerate() {
+        if let Some(why) = bar(candidate) {
+            barred.push(ranked(candidate, Some(why)));
+            continue;
+        }
+        let last = candidate.full();
+        roomy += usize::from(!last);
+        let (cost, tie_break, away, active_requests) = match policy {
+            Policy::RoundRobin | Policy::Random | Policy::PowerOfTwo => (0, 0, false, 0),
+            Policy::Session => (0, 0, !candidate.home, candidate.active_requests),
+            Policy::LeastLoaded => (0, 0, false, candidate.active_requests),
+            // Among equals a session stays at home, then the less busy one is better; then it goes around.
+            Policy::Kv(_) => {
+                let cost = sortable(cost(candidate).total());
+                (cost, candidate.tie_break, !candidate.home, candidate.active_requests)
+            }
+        };
+        keys.push(Key {
+            last,
+            cost,
+            tie_break,
+            away,
+            active_requests,
+            turn: keys.len() as u32,
+            at: at as u32,
+        });
+    }
+    if keys.is_empty() {
         return Decision { barred, ..Decision::default() };
     }
-    // Rotated by the draw, so that full ties do not always fall to the first.
-    let count = free.len() as u64;
-    free.rotate_left((draw % count) as usize);
-    match policy {
-        Policy::RoundRobin | Policy::Random => {}
-        Policy::Session => free.sort_by_key(|candidate| (!candidate.home, candidate.active_requests)),
-        Policy::LeastLoaded => free.sort_by_key(|candidate| candidate.active_requests),
-        Policy::PowerOfTwo => {
-            // The first one was drawn by the rotation.
-            if count > 1 {
-                let other = 1 + ((draw >> 32) % (count - 1)) as usize;
-                free.swap(1, other);
-                free[..2].sort_by_key(|candidate| candidate.active_requests);
-            }
-        }
-        Policy::Kv(_) => {
-            // Among equals a session stays at home, then the less busy one is better; then it goes around.
-            let ties =
-                |candidate: &Candidate| (candidate.tie_break, !candidate.home, candidate.active_requests);
-            let mut costs: Vec<(f64, &Candidate)> =
-                free.iter().map(|candidate| (rank(candidate).cost.total(), *candidate)).collect();
-            costs.sort_by(|(one, a), (other, b)| one.total_cmp(other).then_with(|| ties(a).cmp(&ties(b))));
-            free = costs.into_iter().map(|(_, candidate)| candidate).collect();
-        }
-    }
+    // Turns are rotated by the draw, so that full ties do not always fall to the first.
+    let count = keys.len() as u32;
+    let shift = (draw % u64::from(count)) as u32;
     // While anybody has room, the full ones come last. When nobody has, cost alone decides where to wait.
-    let roomy = free.iter().filter(|candidate| !candidate.full()).count();
     let guarded = weights.slot_guard && roomy > 0;
-    if guarded {
-        free.sort_by_key(|candidate| candidate.full());
+    for key in &mut keys {
+        key.turn = if key.turn >= shift { key.turn - shift } else { key.turn + count - shift };
+        key.last &= guarded;
     }
-    let mut ranked: Vec<_> = free.into_iter().map(rank).collect();
-    let open = if guarded { roomy } else { ranked.len() };
-    ranked[open..].iter_mut().for_each(|ranked| ranked.barred = Some(Barred::Full));
-    if policy.sees_caches() && weights.temperature > 0.0 {
-        let chosen = sample(&ranked[..open], weights.temperature, draw);
-        ranked[..=chosen].rotate_right(1);
+    if *policy == Policy::PowerOfTwo && count > 1 {
+        // One is drawn by the rotation; this is the other.
+        let other = 1 + ((draw >> 32) % u64::from(count - 1)) as u32;
+        for key in keys.iter_mut().filter(|key| key.turn != 0 && key.turn != other) {
+            key.cost = u64::MAX;
+        }
+        for key in keys.iter_mut().filter(|key| key.cost == 0) {
+            key.active_requests = candidates[key.at as usize].active_requests;
+        }
     }
-    Decision { ranked, barred, held_out: false }
+    let open = if guarded { roomy } else { keys.len() };
+    let drawn = (policy.sees_caches() && weights.temperature > 0.0)
+        .then(|| sample(&keys, &|key| cost(&candidates[key.at as usize]).total(), weights.temperature, draw))
+        .flatten();
+    if keys.len() > RANKED {
+        keys.select_nth_unstable(RANKED - 1);
+        keys.truncate(RANKED);
+    }
+    keys.sort_unstable();
+    if let Some(drawn) = drawn {
+        keys.retain(|key| key.turn != drawn.turn);
+        keys.insert(0, drawn);
+        keys.truncate(RANKED);
+    }
+    let why = |place: usize| (place >= open).then_some(Barred::Full);
+    let ranked = keys.iter().enumerate().map(|(place, key)| ranked(&candidates[key.at as usize], why(place)));
+    Decision { ranked: ranked.collect(), barred, held_out: false }
 }
 
-/// Draws a place of the sorted list by softmax over costs normalised to their range: 1 apart at most.
-fn sample(sorted: &[Ranked], temperature: f64, draw: u64) -> usize {
-    let (least, most) = (sorted[0].cost.total(), sorted[sorted.len() - 1].cost.total());
+/// Bits that sort as numbers do, those that are none behind all others.
+fn sortable(number: f64) -> u64 {
+    let bits = number.to_bits();
+    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+}
+
+/// Draws one of those with room by softmax over costs normalised to their range: 1 apart at most. None where costs are no
+/// numbers to draw by.
+fn sample(keys: &[Key], cost: &dyn Fn(&Key) -> f64, temperature: f64, draw: u64) -> Option<Key> {
+    let open = || keys.iter().filter(|key| !key.last);
+    let (least, most) =
+        open().map(cost).fold((f64::MAX, f64::MIN), |(least, most), cost| (least.min(cost), most.max(cost)));
     let range = if most > least { most - least } else { 1.0 };
-    let weight = |ranked: &Ranked| (-(ranked.cost.total() - least) / (range * temperature)).exp();
-    let sum: f64 = sorted.iter().map(weight).sum();
+    let weight = |key: &Key| (-(cost(key) - least) / (range * temperature)).exp();
+    let sum: f64 = open().map(weight).sum();
     if !sum.is_finite() {
-        return 0;
+        return None;
     }
     // The draw's high bits as a point between 0 and the sum of all weights.
     let mut point = (draw >> 11) as f64 / (1_u64 << 53) as f64 * sum;
-    for (place, ranked) in sorted.iter().enumerate() {
-        point -= weight(ranked);
-        if point < 0.0 {
-            return place;
-        }
-    }
-    sorted.len() - 1
+    let drawn = open().find(|key| {
+        point -= weight(key);
+        point < 0.0
+    });
+    drawn.or(open().next_back()).copied()
 }
 
 #[cfg(test)]
