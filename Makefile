@@ -6,12 +6,13 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients demo test bench policy bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients setup-valgrind demo test bench overhead policy bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, figures on port 3000"
 	@echo "make test        checks formatting and lints, runs every test"
-	@echo "make bench       criterion benches of hashing and the index, a reader beside a writer, the load generator itself"
+	@echo "make bench       criterion benches of a request's path, hashing and the index, a reader beside a writer, the load generator"
+	@echo "make overhead    what the router costs by itself: processor time a request and a chunk, added latency, memory"
 	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
 	@echo "make fuzz        random bytes at every decoder (needs cargo-fuzz)"
@@ -44,7 +45,12 @@ demo: setup
 	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
 	@target/release/kvlane-load demo $(DEMO)
 
-test: setup setup-clients
+# Instructions are counted under valgrind.
+setup-valgrind:
+	@command -v valgrind >/dev/null || { \
+		echo "installing valgrind"; apt-get update -qq && apt-get install -y -qq valgrind >/dev/null; }
+
+test: setup setup-clients setup-valgrind
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
@@ -54,6 +60,11 @@ test: setup setup-clients
 bench: setup
 	$(CARGO) bench --locked -p kvlane-benches
 	$(CARGO) bench --locked -p kvlane-loadtest --bench load_generator
+
+# What benches/overhead/README.md describes. OVERHEAD='--scenario a --of ...' says what else.
+overhead: setup
+	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-loadtest --bins
+	@target/release/kvlane-load bench-proxy $(OVERHEAD)
 
 # The figures of benches/POLICY.md on standard output. TRACE=FILE adds a Mooncake-format trace.
 policy: setup

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+mod bench_proxy;
 mod compare;
 mod demo;
 mod levels;
@@ -16,6 +17,7 @@ use anyhow::{Context, ensure};
 use kvlane_loadtest::arrivals::Arrivals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+pub(crate) use self::bench_proxy::{BenchProxy, bench_proxy};
 pub(crate) use self::compare::{Compare, compare};
 pub(crate) use self::demo::{Demo, demo};
 pub(crate) use self::report::{Report, report};

@@ -9,6 +9,7 @@ pub mod corpus;
 pub mod http;
 pub mod live;
 pub mod measure;
+pub mod overhead;
 pub mod report;
 pub mod results;
 pub mod simulate;

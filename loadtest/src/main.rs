@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{Compare, Demo, Report, Run, Simulate, Sweep, TraceCommand};
+use commands::{BenchProxy, Compare, Demo, Report, Run, Simulate, Sweep, TraceCommand};
 
 #[derive(Debug, Parser)]
 #[command(name = "kvlane-load", version, about = "Multi-turn load for KV-aware routing")]
@@ -31,6 +31,8 @@ enum Command {
     Report(Report),
     /// Starts simulated engines, a router and load, all in one
     Demo(Demo),
+    /// Measures what routers cost by themselves, side by side: processor time, added latency, memory
+    BenchProxy(Box<BenchProxy>),
     /// Makes traces and tells what they are like
     #[command(subcommand)]
     Trace(TraceCommand),
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare(&arguments).map(success),
         Command::Report(arguments) => commands::report(&arguments).map(success),
         Command::Demo(arguments) => commands::demo(&arguments),
+        Command::BenchProxy(arguments) => commands::bench_proxy(&arguments).map(success),
         Command::Trace(command) => commands::trace(&command).map(success),
     };
     done.unwrap_or_else(|error| {

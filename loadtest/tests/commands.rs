@@ -75,6 +75,9 @@ fn what_contradicts_itself_is_refused() {
         (&["sweep", "--levels", "60,1000000000", "--dry-run"], "expected 1 to 100000"),
         (&["run", "--most", "5"], "expected --rate or --trace with it"),
         (&["simulate", "--trace", "/nowhere.jsonl"], "expected --scenario trace or all"),
+        (&["bench-proxy", "--scenario", "x"], "--scenario is x, expected some of a, cold"),
+        (&["bench-proxy", "--of", "x"], "NAME=URL[,PID], NAME=PROGRAM [FLAGS], NAME=sh:COMMAND or none"),
+        (&["bench-proxy", "--rounds", "0"], "--rounds is 0, expected 1 to 200"),
     ] {
         let output = run(flags);
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", text(&output));
@@ -328,6 +331,32 @@ async fn a_sweep_switches_our_router_and_writes_its_report() {
     assert!(compared.status.success(), "{}", text(&compared));
     std::fs::remove_file(file).unwrap();
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+/// The measuring kit on the real router and on no router at all: everything is answered, and what the router says its
+/// workers hold is what they hold, or less.
+#[tokio::test]
+async fn routers_are_measured_side_by_side() {
+    let kvlane = PathBuf::from(LOAD).with_file_name("kvlane");
+    assert!(kvlane.exists(), "kvlane is not built, expected `cargo build --workspace --bins` first");
+    let subject = format!("kvlane={} --set routing.decision_headers=true", kvlane.display());
+    let flags = ["bench-proxy", "--of", &subject, "--of", "none", "--scenario", "a,burst,fair"];
+    let output =
+        run_beside(&[&flags[..], &["--rounds", "1", "--scale", "0.05", "--markdown"]].concat()).await;
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let rows: Vec<Vec<&str>> = said
+        .lines()
+        .filter(|line| line.starts_with("| kvlane |") || line.starts_with("| no router |"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    assert_eq!(rows.len(), 6, "{said}");
+    for row in &rows {
+        assert_eq!(row[12], "0", "none failed: {row:?}");
+    }
+    let shares: Vec<f64> = rows[0][13].split(['%', ' ']).filter_map(|word| word.parse().ok()).collect();
+    assert!(matches!(shares[..], [held, known] if known <= held && known > 20.0), "{:?}", rows[0]);
+    assert!(!said.contains("not answered"), "{said}");
 }
 
 /// Everything in one command, and nothing left of it: the programs are those of this workspace.

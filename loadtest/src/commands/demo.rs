@@ -162,7 +162,7 @@ impl Children {
 }
 
 /// The program of a name that was built with this one, or whichever is found.
-fn beside(name: &str) -> PathBuf {
+pub(super) fn beside(name: &str) -> PathBuf {
     let here = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
     here.map(|dir| dir.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }

@@ -97,12 +97,17 @@ impl SelfCheck {
 
 /// Processor time of this process so far; 0 where /proc does not tell.
 fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    process_cpu_seconds("self").unwrap_or(0.0)
+}
+
+/// The same of any process, by its number.
+pub fn process_cpu_seconds(pid: &str) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may have spaces; what counts comes after it.
-    let Some((_, fields)) = stat.rsplit_once(')') else { return 0.0 };
-    let ticks = |n: usize| fields.split_whitespace().nth(n).and_then(|field| field.parse::<f64>().ok());
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks = |n: usize| fields.split_whitespace().nth(n)?.parse::<f64>().ok();
     // Linux counts in hundredths of a second on every machine this runs on.
-    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
+    Some((ticks(11)? + ticks(12)?) / 100.0)
 }
 
 #[cfg(test)]
