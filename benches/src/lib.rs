@@ -9,6 +9,7 @@
 pub mod heap;
 mod lru;
 mod mooncake;
+pub mod path;
 pub mod random;
 
 use std::collections::HashSet;
