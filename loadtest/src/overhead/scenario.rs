@@ -57,7 +57,7 @@ impl Scenario {
             texts: Texts::Fresh,
             tokens: 100,
             chunks: 128,
-            requests: 640,
+            requests: 2000,
             ..Self::prompts()
         }
     }
@@ -71,7 +71,7 @@ pub fn named(name: &str) -> Option<Vec<Scenario>> {
     let per = |count: usize, requests: usize| (requests / count.max(1)).max(40);
     Some(match name {
         "a" => vec![called("A", a)],
-        "cold" => vec![called("A, cold", Scenario { texts: Texts::Fresh, requests: 600, ..a })],
+        "cold" => vec![called("A, cold", Scenario { texts: Texts::Fresh, requests: 1500, ..a })],
         "paced" => {
             vec![called("B, paced", Scenario { pace: Duration::from_millis(6), requests: 256, ..b })]
         }
