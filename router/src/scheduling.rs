@@ -9,6 +9,7 @@ mod active_load;
 mod audit;
 mod fair_queue;
 mod peers;
+mod policy;
 mod safety_net;
 mod scheduler;
 mod selector;
@@ -20,11 +21,10 @@ pub use self::active_load::ActiveLoad;
 pub use self::audit::{Answered, Cause, OverlapAudit, Verdict};
 pub use self::fair_queue::{FairQueue, Place, Priority};
 pub use self::peers::{LoadReport, Peers, Share, Told};
+pub use self::policy::{Policy, Said, Weights};
 pub use self::safety_net::SafetyReport;
 pub use self::scheduler::{Demand, Load, Placement, Reservation, Scheduler, Standing};
-pub use self::selector::{
-    Barred, Candidate, Cost, Decision, Policy, RANKED, Ranked, Said, Slots, Weights, select,
-};
+pub use self::selector::{Barred, Candidate, Cost, Decision, RANKED, Ranked, Slots, select};
 pub use self::slots::SlotSense;
 pub use self::strangers::Strangers;
 pub use self::waiting_room::{NoPlace, Waiting, WaitingRoom, WaitingRules};

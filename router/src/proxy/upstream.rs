@@ -383,15 +383,15 @@ mod tests {
         Upstreams::new(&Config::defaults().unwrap().proxy)
     }
 
-    async fn send(worker: &Arc<Worker>, body: &'static [u8]) -> Result<Response<AnswerBody>, Failure> {
+    async fn send(worker: &Arc<Worker>, body: Bytes) -> Result<Response<AnswerBody>, Failure> {
         let (upstreams, headers) = (upstreams(), HeaderMap::new());
-        let sent = upstreams.send(worker, Method::POST, "/v1/x", &headers, Bytes::from_static(body));
+        let sent = upstreams.send(worker, Method::POST, "/v1/x", &headers, body);
         tokio::time::timeout(Duration::from_secs(20), sent).await.expect("an answer in time")
     }
 
     /// Sends and reads it all.
     async fn whole(worker: &Arc<Worker>) -> String {
-        let body = send(worker, b"").await.unwrap().into_body();
+        let body = send(worker, Bytes::new()).await.unwrap().into_body();
         String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
     }
 
@@ -413,19 +413,19 @@ mod tests {
     #[tokio::test]
     async fn a_new_connection_that_fails_has_failed() {
         let (worker, opened) = worker(|_, _| None).await;
-        assert_eq!(send(&worker, b"").await.unwrap_err(), Failure::Closed);
+        assert_eq!(send(&worker, Bytes::new()).await.unwrap_err(), Failure::Closed);
         assert_eq!(opened.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]
     async fn a_refusal_is_heard_while_the_request_is_being_sent() {
-        static LONG: [u8; 16 << 20] = [b'x'; 16 << 20];
+        let long = Bytes::from(vec![b'x'; 16 << 20]);
         let (worker, opened) = worker(|_, n| (n == 0).then_some(FULL)).await;
-        let answer = send(&worker, &LONG).await.unwrap();
+        let answer = send(&worker, long).await.unwrap();
         assert_eq!(answer.status().as_u16(), 429);
         drop(answer);
         // What is left of the request must not be taken for the next one.
-        assert_eq!(send(&worker, b"").await.unwrap().status().as_u16(), 429);
+        assert_eq!(send(&worker, Bytes::new()).await.unwrap().status().as_u16(), 429);
         assert_eq!(opened.load(Ordering::SeqCst), 2);
     }
 
@@ -433,7 +433,7 @@ mod tests {
     async fn an_answer_nobody_reads_leaves_its_connection_if_it_is_there() {
         let (worker, opened) = worker(|_, _| Some(FULL)).await;
         for _ in 0..3 {
-            drop(send(&worker, b"").await.unwrap());
+            drop(send(&worker, Bytes::new()).await.unwrap());
         }
         assert_eq!(opened.load(Ordering::SeqCst), 1);
     }
@@ -443,7 +443,7 @@ mod tests {
         const HALF: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n";
         let (worker, opened) = worker(|_, _| Some(HALF)).await;
         for _ in 0..2 {
-            let mut body = send(&worker, b"").await.unwrap().into_body();
+            let mut body = send(&worker, Bytes::new()).await.unwrap().into_body();
             assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "he");
         }
         assert_eq!(opened.load(Ordering::SeqCst), 2);

@@ -14,8 +14,9 @@ use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
 use super::active_load::{ActiveLoad, PrefillSpeed, Ticket};
+use super::policy::{Policy, Weights};
 use super::safety_net::{SafetyNet, SafetyReport};
-use super::selector::{Barred, Candidate, Decision, Policy, Slots, Weights, select};
+use super::selector::{Barred, Candidate, Decision, Slots, select};
 use super::waiting_room::WaitingRoom;
 
 /// What a request asks of a worker.
