@@ -4,10 +4,11 @@
 //! network. Bars, checked at the end: a decision of 8k tokens among 256 workers takes 25 us at most, its choice alone 3.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion};
+use fixtures::median_us;
 use fixtures::path::{self, PATH_WORKERS, PathCase};
 use kvlane_engine_adapters::model::{ChatPrompt, Model};
 use kvlane_router::openai::{ClientRequest, Endpoint};
@@ -79,20 +80,6 @@ fn relay(criterion: &mut Criterion) {
         );
     });
     group.finish();
-}
-
-/// Microseconds an act takes, the middle of many: what the machine does besides is not asked for.
-fn median_us(mut act: impl FnMut()) -> f64 {
-    let mut times: Vec<f64> = (0..2000)
-        .map(|_| {
-            #[allow(clippy::disallowed_methods, reason = "a bench")]
-            let begun = Instant::now();
-            act();
-            begun.elapsed().as_secs_f64() * 1e6
-        })
-        .collect();
-    times.sort_unstable_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn main() {

@@ -6,29 +6,14 @@
 #![allow(clippy::print_stdout, reason = "a bench")]
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use fixtures::path::PathCase;
 use fixtures::random::mix;
-use fixtures::{heap, index, worker};
+use fixtures::{heap, index, median_us, worker};
 use kvlane_indexer::{BlockHash, EngineBlockId, Index, KvEvent, SequenceHash, StoredBlock, Tick, Tier};
 
 #[global_allocator]
 static HEAP: heap::Counting = heap::Counting;
-
-/// Microseconds, the middle of many.
-fn median_us(mut act: impl FnMut()) -> f64 {
-    let mut times: Vec<f64> = (0..400)
-        .map(|_| {
-            #[allow(clippy::disallowed_methods, reason = "a bench")]
-            let begun = Instant::now();
-            act();
-            begun.elapsed().as_secs_f64() * 1e6
-        })
-        .collect();
-    times.sort_unstable_by(f64::total_cmp);
-    times[times.len() / 2]
-}
 
 /// The exponent that fits a series best.
 fn exponent(series: &[(f64, f64)]) -> f64 {

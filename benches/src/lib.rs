@@ -13,6 +13,7 @@ pub mod path;
 pub mod random;
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use kvlane_indexer::{
     BlockHash, EngineBlockId, Index, IndexConfig, KvEvent, SequenceHash, StoredBlock, Tick, Tier, WorkerId,
@@ -173,4 +174,18 @@ pub fn apply(index: &Index, events: &Events) {
             Err(refused) => unreachable!("fixtures make possible events only: {refused}"),
         }
     }
+}
+
+/// Microseconds an act takes, the middle of many: what the machine does besides is not asked for.
+pub fn median_us(mut act: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..1000)
+        .map(|_| {
+            #[allow(clippy::disallowed_methods, reason = "a bench's clock")]
+            let begun = Instant::now();
+            act();
+            begun.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    times.sort_unstable_by(f64::total_cmp);
+    times[times.len() / 2]
 }
