@@ -75,7 +75,13 @@ impl Wire {
             };
             // And may close then, so that an answer may be there although nothing can be sent.
             buffer.reserve(READ);
-            match reader.read_buf(buffer).await {
+            let read = match written {
+                Some(_) => reader.read_buf(buffer).await,
+                None => reader.try_read_buf(buffer),
+            };
+            match read {
+                // There was nothing after all, and the rest still has to be sent.
+                Err(error) if written.is_none() && error.kind() == std::io::ErrorKind::WouldBlock => continue,
                 Ok(0) | Err(_) if buffer.is_empty() => {
                     written.unwrap_or(Ok(()))?;
                     return Err(Http1Error::Unanswered);
