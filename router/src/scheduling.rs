@@ -6,6 +6,7 @@
 //! waits in the [`WaitingRoom`] because every worker had as many as it may have.
 
 mod active_load;
+mod active_paths;
 mod audit;
 mod fair_queue;
 mod peers;

@@ -8,10 +8,12 @@
 //! with time, and what comes is added to what is left.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use kvlane_indexer::SequenceHash;
+
+use super::active_paths::ActivePaths;
 
 /// Stands for one request's prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub struct Ticket(u64);
 #[derive(Clone, Debug, Default)]
 pub struct ActiveLoad {
     requests: usize,
-    blocks: HashMap<SequenceHash, u32>,
+    paths: ActivePaths,
     total_blocks: usize,
     /// Prompts without a first token yet, as they came: tokens to compute.
     pending: VecDeque<Pending>,
@@ -31,6 +33,7 @@ pub struct ActiveLoad {
     /// The only streamed prompt there, and since when it has been; none when others came.
     alone: Option<(Ticket, Duration)>,
     tickets: u64,
+    speed: PrefillSpeed,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +46,7 @@ struct Pending {
 
 /// How fast a worker computes prompts, learnt from those that were long enough to tell.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PrefillSpeed {
+struct PrefillSpeed {
     tokens: f64,
     seconds: f64,
 }
@@ -78,21 +81,21 @@ impl ActiveLoad {
     }
 
     /// What is left of them by now.
-    pub fn prefill_left(&self, speed: PrefillSpeed, now: Duration) -> usize {
-        let left = (self.left - speed.computes(now.saturating_sub(self.at))).max(0.0) as usize;
+    pub fn prefill_left(&self, now: Duration) -> usize {
+        let left = (self.left - self.speed.computes(now.saturating_sub(self.at))).max(0.0) as usize;
         // No more than those have who wait for it.
         left.min(self.pending_tokens)
     }
 
     /// Counts what was computed until now.
-    fn settle(&mut self, speed: PrefillSpeed, now: Duration) {
-        self.left = self.prefill_left(speed, now) as f64;
+    fn settle(&mut self, now: Duration) {
+        self.left = self.prefill_left(now) as f64;
         self.at = self.at.max(now);
     }
 
     /// Distinct prompt blocks in use.
     pub fn blocks(&self) -> usize {
-        self.blocks.len()
+        self.paths.blocks()
     }
 
     /// Every request's own blocks, shared or not, answers included.
@@ -102,28 +105,23 @@ impl ActiveLoad {
 
     /// Distinct prompt blocks in use if a request with this prompt came too.
     pub fn blocks_with(&self, prompt: &[SequenceHash]) -> usize {
-        // Whoever uses a block uses all before it, so what is in use of a path is its beginning; of most paths nothing is.
-        let begins = prompt.first().is_some_and(|hash| self.blocks.contains_key(hash));
-        let used = if begins { prompt.partition_point(|hash| self.blocks.contains_key(hash)) } else { 0 };
-        self.blocks.len() + prompt.len() - used
+        self.paths.blocks() + prompt.len() - self.paths.used(prompt)
     }
 
     /// A request was placed here.
     pub fn add(
         &mut self,
-        prompt: &[SequenceHash],
+        prompt: &Arc<[SequenceHash]>,
         prefill_tokens: usize,
         streamed: bool,
-        speed: PrefillSpeed,
         now: Duration,
     ) -> Ticket {
         self.requests += 1;
         self.total_blocks += prompt.len();
-        self.blocks.reserve(prompt.len());
-        prompt.iter().for_each(|hash| *self.blocks.entry(*hash).or_default() += 1);
+        self.paths.add(prompt);
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.settle(speed, now);
+        self.settle(now);
         if streamed {
             let others = self.pending.iter().any(|pending| pending.streamed);
             self.alone = (!others).then_some((ticket, now));
@@ -135,13 +133,13 @@ impl ActiveLoad {
     }
 
     /// Its first token came: what it had to compute is computed.
-    pub fn prefilled(&mut self, ticket: Ticket, speed: &mut PrefillSpeed, now: Duration) {
+    pub fn prefilled(&mut self, ticket: Ticket, now: Duration) {
         let since = self.alone.and_then(|(alone, since)| (alone == ticket).then_some(since));
-        self.settle(*speed, now);
+        self.settle(now);
         if let Some(tokens) = self.give_up(ticket)
             && let Some(since) = since
         {
-            speed.learn(tokens, now.saturating_sub(since));
+            self.speed.learn(tokens, now.saturating_sub(since));
         }
     }
 
@@ -162,13 +160,9 @@ impl ActiveLoad {
     pub fn remove(&mut self, prompt: &[SequenceHash], answer_blocks: usize) {
         self.requests = self.requests.saturating_sub(1);
         self.total_blocks = self.total_blocks.saturating_sub(prompt.len() + answer_blocks);
-        for hash in prompt {
-            if let Some(count) = self.blocks.get_mut(hash) {
-                *count -= 1;
-                if *count == 0 {
-                    self.blocks.remove(hash);
-                }
-            }
+        self.paths.remove(prompt);
+        if self.requests == 0 {
+            self.paths.clear();
         }
     }
 }
@@ -179,14 +173,14 @@ mod tests {
 
     #[test]
     fn shared_blocks_count_once_until_the_last_request_is_over() {
-        let path = |own: u64| vec![SequenceHash(1), SequenceHash(2), SequenceHash(own)];
+        let path = |own: u64| Arc::from([1, 2, own].map(SequenceHash));
         let mut load = ActiveLoad::default();
-        let ticket = load.add(&path(10), 96, true, PrefillSpeed::default(), Duration::ZERO);
-        load.add(&path(20), 32, true, PrefillSpeed::default(), Duration::ZERO);
+        let ticket = load.add(&path(10), 96, true, Duration::ZERO);
+        load.add(&path(20), 32, true, Duration::ZERO);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&path(30))), (2, 128, 5));
         load.grew(2);
         assert_eq!((load.blocks(), load.total_blocks()), (4, 8));
-        load.prefilled(ticket, &mut PrefillSpeed::default(), Duration::ZERO);
+        load.prefilled(ticket, Duration::ZERO);
         load.remove(&path(10), 2);
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&[])), (1, 32, 3));
         load.remove(&path(20), 0);
@@ -196,38 +190,39 @@ mod tests {
     #[test]
     fn what_is_to_be_computed_dwindles_at_the_speed_learnt() {
         let at = Duration::from_millis;
-        let (mut load, mut speed) = (ActiveLoad::default(), PrefillSpeed::default());
-        let first = load.add(&[], 4000, true, speed, at(0));
-        assert_eq!(load.prefill_left(speed, at(400)), 4000, "nothing is known of its speed");
-        load.prefilled(first, &mut speed, at(500));
-        assert_eq!(load.prefill_left(speed, at(500)), 0);
-        let second = load.add(&[], 4000, true, speed, at(1000));
-        let third = load.add(&[], 2000, true, speed, at(1125));
-        assert_eq!(load.prefill_left(speed, at(1250)), 4000);
-        assert_eq!(load.prefill_left(speed, at(9000)), 0);
+        let none: Arc<[SequenceHash]> = [].into();
+        let mut load = ActiveLoad::default();
+        let first = load.add(&none, 4000, true, at(0));
+        assert_eq!(load.prefill_left(at(400)), 4000, "nothing is known of its speed");
+        load.prefilled(first, at(500));
+        assert_eq!(load.prefill_left(at(500)), 0);
+        let second = load.add(&none, 4000, true, at(1000));
+        let third = load.add(&none, 2000, true, at(1125));
+        assert_eq!(load.prefill_left(at(1250)), 4000);
+        assert_eq!(load.prefill_left(at(9000)), 0);
         assert_eq!(load.prefill_tokens(), 6000);
         // No more is left than is waited for, and nothing is learnt where two were computed together.
-        let before = speed.computes(at(1000));
-        load.prefilled(second, &mut speed, at(1250));
-        assert_eq!((load.prefill_left(speed, at(1250)), speed.computes(at(1000))), (2000, before));
+        let before = load.speed.computes(at(1000));
+        load.prefilled(second, at(1250));
+        assert_eq!((load.prefill_left(at(1250)), load.speed.computes(at(1000))), (2000, before));
         assert_eq!((load.give_up(third), load.give_up(third), load.prefill_tokens()), (Some(2000), None, 0));
         // What comes to one that is overdue is still to be computed.
-        let stuck = load.add(&[], 4000, true, speed, at(2000));
-        load.add(&[], 3000, true, speed, at(60_000));
-        assert_eq!(load.prefill_left(speed, at(60_000)), 3000);
+        let stuck = load.add(&none, 4000, true, at(2000));
+        load.add(&none, 3000, true, at(60_000));
+        assert_eq!(load.prefill_left(at(60_000)), 3000);
         load.give_up(stuck);
-        assert_eq!(load.prefill_left(speed, at(60_000)), 3000);
+        assert_eq!(load.prefill_left(at(60_000)), 3000);
         // One that leaves in the middle leaves the others what they have.
-        let mut load = ActiveLoad::default();
-        let first = load.add(&[], 4000, true, speed, at(0));
-        load.add(&[], 4000, true, speed, at(0));
+        let mut load = ActiveLoad { speed: load.speed, ..ActiveLoad::default() };
+        let first = load.add(&none, 4000, true, at(0));
+        load.add(&none, 4000, true, at(0));
         load.give_up(first);
-        assert_eq!(load.prefill_left(speed, at(500)), 4000);
+        assert_eq!(load.prefill_left(at(500)), 4000);
         // An answer that is not streamed hides nothing of the others' speed.
-        let (mut load, mut speed) = (ActiveLoad::default(), PrefillSpeed::default());
-        load.add(&[], 700, false, speed, at(0));
-        let streamed = load.add(&[], 4000, true, speed, at(0));
-        load.prefilled(streamed, &mut speed, at(500));
-        assert_eq!(speed.computes(at(1000)), 8000.0);
+        let mut load = ActiveLoad::default();
+        load.add(&none, 700, false, at(0));
+        let streamed = load.add(&none, 4000, true, at(0));
+        load.prefilled(streamed, at(500));
+        assert_eq!(load.speed.computes(at(1000)), 8000.0);
     }
 }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
-use super::active_load::{ActiveLoad, PrefillSpeed, Ticket};
+use super::active_load::{ActiveLoad, Ticket};
 use super::policy::{Policy, Weights};
 use super::safety_net::{SafetyNet, SafetyReport};
 use super::selector::{Barred, Candidate, Decision, Slots, select};
@@ -72,22 +72,15 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Scheduler {
     policy: ArcSwap<Policy>,
-    loads: Mutex<Loads>,
+    loads: Mutex<HashMap<WorkerId, ActiveLoad>>,
     /// Where each session's last request went; the least recently used are forgotten.
     homes: Cache<u64, WorkerId>,
     net: SafetyNet,
     started: Instant,
 }
 
-#[derive(Debug, Default)]
-struct Loads {
-    busy: HashMap<WorkerId, ActiveLoad>,
-    /// How fast workers compute prompts, of those that have.
-    speeds: HashMap<WorkerId, PrefillSpeed>,
-}
-
-/// More than there are workers.
-const MOST_SPEEDS: usize = 1 << 16;
+/// Idle workers are kept for what was learnt of them until there are so many, more than a fleet has.
+const MOST_IDLE: usize = 1 << 14;
 
 /// A decision with the load of its chosen worker reserved.
 #[derive(Debug)]
@@ -203,16 +196,18 @@ impl Scheduler {
 
     fn book(
         self: &Arc<Self>,
-        loads: &mut Loads,
+        loads: &mut HashMap<WorkerId, ActiveLoad>,
         demand: &Demand,
         cached: usize,
         worker: WorkerId,
         now: Duration,
     ) -> Reservation {
         let prefill_tokens = demand.prompt_tokens.saturating_sub(cached);
-        let speed = loads.speeds.get(&worker).copied().unwrap_or_default();
-        let load = loads.busy.entry(worker).or_default();
-        let ticket = load.add(&demand.blocks, prefill_tokens, demand.streamed, speed, now);
+        if loads.len() >= MOST_IDLE && !loads.contains_key(&worker) {
+            loads.retain(|_, load| load.requests() > 0);
+        }
+        let load = loads.entry(worker).or_default();
+        let ticket = load.add(&demand.blocks, prefill_tokens, demand.streamed, now);
         Reservation {
             scheduler: self.clone(),
             worker,
@@ -229,7 +224,7 @@ impl Scheduler {
 
     fn decide(
         &self,
-        loads: &Loads,
+        loads: &HashMap<WorkerId, ActiveLoad>,
         demand: &Demand,
         cached: &[usize],
         standings: &[Standing],
@@ -247,9 +242,8 @@ impl Scheduler {
         let idle = ActiveLoad::default();
         let home = demand.session.and_then(|session| self.homes.get(&session));
         let candidate = |(standing, cached): (&Standing, &usize)| {
-            let (load, others) = (loads.busy.get(&standing.worker).unwrap_or(&idle), standing.others);
-            let speed = loads.speeds.get(&standing.worker).copied().unwrap_or_default();
-            let ahead = if drains { load.prefill_left(speed, now) } else { load.prefill_tokens() };
+            let (load, others) = (loads.get(&standing.worker).unwrap_or(&idle), standing.others);
+            let ahead = if drains { load.prefill_left(now) } else { load.prefill_tokens() };
             let prefill_tokens =
                 (demand.prompt_tokens.saturating_sub(*cached) + ahead).saturating_add(others.prefill_tokens);
             Candidate {
@@ -268,19 +262,16 @@ impl Scheduler {
     }
 
     pub fn load(&self, worker: WorkerId) -> Load {
-        self.loads.lock().busy.get(&worker).map_or_else(Load::default, Load::of)
+        self.loads.lock().get(&worker).map_or_else(Load::default, Load::of)
     }
 
     /// Every worker that is busy, and what with; of prefill what is left of it by now.
     pub fn loads(&self, now: Duration) -> Vec<(WorkerId, Load)> {
         let loads = self.loads.lock();
-        let left = |worker: &WorkerId, load: &ActiveLoad| {
-            load.prefill_left(loads.speeds.get(worker).copied().unwrap_or_default(), now)
-        };
         let of = |(worker, load): (&WorkerId, &ActiveLoad)| {
-            (*worker, Load { prefill_tokens: left(worker, load), ..Load::of(load) })
+            (*worker, Load { prefill_tokens: load.prefill_left(now), ..Load::of(load) })
         };
-        loads.busy.iter().map(of).collect()
+        loads.iter().filter(|(_, load)| load.requests() > 0).map(of).collect()
     }
 
     /// How placement by cache does beside placement by load.
@@ -360,15 +351,9 @@ impl Reservation {
     /// The first token came: nothing is left to compute before it.
     pub fn first_token(&mut self, now: Duration) {
         let Some(ticket) = self.prefill.take() else { return };
-        let mut loads = self.scheduler.loads.lock();
-        let Loads { busy, speeds } = &mut *loads;
-        if let Some(load) = busy.get_mut(&self.worker) {
-            if speeds.len() >= MOST_SPEEDS && !speeds.contains_key(&self.worker) {
-                speeds.clear();
-            }
-            load.prefilled(ticket, speeds.entry(self.worker).or_default(), now);
+        if let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker) {
+            load.prefilled(ticket, now);
         }
-        drop(loads);
         if let Some(held_out) = self.held_out {
             self.scheduler.net.observe(held_out, now.saturating_sub(self.arrived));
         }
@@ -377,7 +362,7 @@ impl Reservation {
     /// Something of the answer came, at a time that says nothing of how long its prompt took.
     pub fn begins(&mut self) {
         if let Some(ticket) = self.prefill.take()
-            && let Some(load) = self.scheduler.loads.lock().busy.get_mut(&self.worker)
+            && let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker)
         {
             load.give_up(ticket);
         }
@@ -390,7 +375,7 @@ impl Reservation {
         if filled > 0 {
             self.last_block_tokens %= self.block_tokens;
             self.answer_blocks += filled;
-            if let Some(load) = self.scheduler.loads.lock().busy.get_mut(&self.worker) {
+            if let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker) {
                 load.grew(filled);
             }
         }
@@ -399,16 +384,10 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut loads = self.scheduler.loads.lock();
-        if let Some(load) = loads.busy.get_mut(&self.worker) {
+        if let Some(load) = self.scheduler.loads.lock().get_mut(&self.worker) {
             self.prefill.and_then(|ticket| load.give_up(ticket));
             load.remove(&self.blocks, self.answer_blocks);
-            // Workers come and go; an idle one needs no entry.
-            if load.requests() == 0 {
-                loads.busy.remove(&self.worker);
-            }
         }
-        drop(loads);
         if let Some(room) = &self.room {
             room.call_next();
         }
@@ -468,7 +447,7 @@ mod tests {
         drop(reservation);
         drop(second);
         assert_eq!(scheduler.load(worker), Load::default());
-        assert!(scheduler.loads.lock().busy.is_empty());
+        assert!(scheduler.loads(Duration::ZERO).is_empty());
     }
 
     /// Two requests that arrive at once do not both see the same idle worker.
@@ -586,7 +565,7 @@ mod tests {
                 }
             }
             live.clear();
-            prop_assert!(scheduler.loads.lock().busy.is_empty());
+            prop_assert!(scheduler.loads(Duration::ZERO).is_empty());
         }
     }
 }

@@ -122,16 +122,29 @@ impl Decision {
 /// Where a candidate comes among the others: the lesser first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    /// It comes last whatever it costs.
-    last: bool,
-    /// A cost as a number that sorts as it does, or what a simpler policy goes by.
+    /// [`LAST`] where it comes last whatever it costs; then a cost as a number that sorts as it does.
     cost: u64,
-    tie_break: u64,
-    away: bool,
-    active_requests: usize,
+    /// What equal costs go by: the tie break, whether it is away from home, and its requests, each as far as it fits.
+    tie: u64,
     /// Its turn; no two have the same.
     turn: u32,
     at: u32,
+}
+
+const LAST: u64 = 1 << 63;
+
+impl Key {
+    fn last(&self) -> bool {
+        self.cost & LAST != 0
+    }
+}
+
+/// The lesser goes first among equal costs.
+fn tie(tie_break: u64, away: bool, requests: usize) -> u64 {
+    const REQUESTS: u32 = 20;
+    const TREE: u32 = 63 - REQUESTS;
+    let requests = (requests as u64).min((1 << REQUESTS) - 1);
+    tie_break.min((1 << TREE) - 1) << (REQUESTS + 1) | u64::from(away) << REQUESTS | requests
 }
 
 /// Chooses a worker. `draw` is the caller's: a count for round robin, random bits otherwise.
@@ -167,25 +180,16 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
         }
         let last = candidate.full();
         roomy += usize::from(!last);
-        let (cost, tie_break, away, active_requests) = match policy {
-            Policy::RoundRobin | Policy::Random | Policy::PowerOfTwo => (0, 0, false, 0),
-            Policy::Session => (0, 0, !candidate.home, candidate.active_requests),
-            Policy::LeastLoaded => (0, 0, false, candidate.active_requests),
+        let (away, requests) = (!candidate.home, candidate.active_requests);
+        let (cost, tie) = match policy {
+            Policy::RoundRobin | Policy::Random | Policy::PowerOfTwo => (0, 0),
+            Policy::Session => (0, tie(0, away, requests)),
+            Policy::LeastLoaded => (0, tie(0, false, requests)),
             // Among equals a session stays at home, then the less busy one is better; then it goes around.
-            Policy::Kv(_) => {
-                let cost = sortable(cost(candidate).total());
-                (cost, candidate.tie_break, !candidate.home, candidate.active_requests)
-            }
+            Policy::Kv(_) => (sortable(cost(candidate).total()), tie(candidate.tie_break, away, requests)),
         };
-        keys.push(Key {
-            last,
-            cost,
-            tie_break,
-            away,
-            active_requests,
-            turn: keys.len() as u32,
-            at: at as u32,
-        });
+        let cost = if last { cost | LAST } else { cost };
+        keys.push(Key { cost, tie, turn: keys.len() as u32, at: at as u32 });
     }
     if keys.is_empty() {
         return Decision { barred, ..Decision::default() };
@@ -195,18 +199,19 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
     let shift = (draw % u64::from(count)) as u32;
     // While anybody has room, the full ones come last. When nobody has, cost alone decides where to wait.
     let guarded = weights.slot_guard && roomy > 0;
+    let kept = if guarded { u64::MAX } else { !LAST };
     for key in &mut keys {
         key.turn = if key.turn >= shift { key.turn - shift } else { key.turn + count - shift };
-        key.last &= guarded;
+        key.cost &= kept;
     }
     if *policy == Policy::PowerOfTwo && count > 1 {
         // One is drawn by the rotation; this is the other.
         let other = 1 + ((draw >> 32) % u64::from(count - 1)) as u32;
         for key in keys.iter_mut().filter(|key| key.turn != 0 && key.turn != other) {
-            key.cost = u64::MAX;
+            key.cost |= !LAST;
         }
-        for key in keys.iter_mut().filter(|key| key.cost == 0) {
-            key.active_requests = candidates[key.at as usize].active_requests;
+        for key in keys.iter_mut().filter(|key| key.cost & !LAST == 0) {
+            key.tie = tie(0, false, candidates[key.at as usize].active_requests);
         }
     }
     let open = if guarded { roomy } else { keys.len() };
@@ -228,16 +233,17 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
     Decision { ranked: ranked.collect(), barred, held_out: false }
 }
 
-/// Bits that sort as numbers do, those that are none behind all others.
+/// Bits below [`LAST`] that sort as numbers do, those that are none behind all others. Costs that differ by a rounding
+/// error are equal.
 fn sortable(number: f64) -> u64 {
     let bits = number.to_bits();
-    if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
+    (if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }) >> 1
 }
 
 /// Draws one of those with room by softmax over costs normalised to their range: 1 apart at most. None where costs are no
 /// numbers to draw by.
 fn sample(keys: &[Key], cost: &dyn Fn(&Key) -> f64, temperature: f64, draw: u64) -> Option<Key> {
-    let open = || keys.iter().filter(|key| !key.last);
+    let open = || keys.iter().filter(|key| !key.last());
     let (least, most) =
         open().map(cost).fold((f64::MAX, f64::MIN), |(least, most), cost| (least.min(cost), most.max(cost)));
     let range = if most > least { most - least } else { 1.0 };
