@@ -82,7 +82,16 @@ impl<'a> Reader<'a> {
     }
 
     fn number<const N: usize>(&mut self, what: &'static str) -> Result<u64> {
-        Ok(self.take(N, what)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+        let (taken, rest) = self.bytes.split_first_chunk::<N>().ok_or(MsgpackError::Short { what })?;
+        self.bytes = rest;
+        Ok(taken.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    /// The marker that comes next, passed over.
+    fn next_marker(&mut self, what: &'static str) -> Result<Marker> {
+        let (first, rest) = self.bytes.split_first().ok_or(MsgpackError::Short { what })?;
+        self.bytes = rest;
+        Ok(Marker::from_u8(*first))
     }
 
     fn marker(&self, what: &'static str) -> Result<Marker> {
@@ -112,21 +121,18 @@ impl<'a> Reader<'a> {
 
     /// Passes a nil over; false when something else comes.
     pub(crate) fn nil(&mut self, what: &'static str) -> Result<bool> {
-        let nil = self.kind(what)? == Kind::Nil;
+        let (first, rest) = self.bytes.split_first().ok_or(MsgpackError::Short { what })?;
+        let nil = Marker::from_u8(*first) == Marker::Null;
         if nil {
-            self.take(1, what)?;
+            self.bytes = rest;
         }
         Ok(nil)
     }
 
     pub(crate) fn int(&mut self, what: &'static str) -> Result<Int> {
-        let marker = self.marker(what)?;
-        if self.kind(what)? != Kind::Int {
-            return self.unexpected(what, "an integer");
-        }
-        self.take(1, what)?;
+        let start = *self;
         let signed = |value: i64| u64::try_from(value).map_or(Int::Negative(value), Int::Positive);
-        Ok(match marker {
+        Ok(match self.next_marker(what)? {
             Marker::FixPos(value) => Int::Positive(u64::from(value)),
             Marker::FixNeg(value) => Int::Negative(i64::from(value)),
             Marker::U8 => Int::Positive(self.number::<1>(what)?),
@@ -136,7 +142,8 @@ impl<'a> Reader<'a> {
             Marker::I8 => signed(i64::from(self.number::<1>(what)? as i8)),
             Marker::I16 => signed(i64::from(self.number::<2>(what)? as i16)),
             Marker::I32 => signed(i64::from(self.number::<4>(what)? as i32)),
-            _ => signed(self.number::<8>(what)?.cast_signed()),
+            Marker::I64 => signed(self.number::<8>(what)?.cast_signed()),
+            _ => return start.unexpected(what, "an integer"),
         })
     }
 
@@ -167,30 +174,24 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn text(&mut self, what: &'static str) -> Result<&'a str> {
-        let marker = self.marker(what)?;
-        if self.kind(what)? != Kind::Text {
-            return self.unexpected(what, "a text");
-        }
-        self.take(1, what)?;
-        let len = match marker {
+        let start = *self;
+        let len = match self.next_marker(what)? {
             Marker::FixStr(len) => u64::from(len),
             Marker::Str8 => self.number::<1>(what)?,
             Marker::Str16 => self.number::<2>(what)?,
-            _ => self.number::<4>(what)?,
+            Marker::Str32 => self.number::<4>(what)?,
+            _ => return start.unexpected(what, "a text"),
         };
         std::str::from_utf8(self.take(len as usize, what)?).map_err(|_| MsgpackError::Range { what })
     }
 
     pub(crate) fn bytes(&mut self, what: &'static str) -> Result<&'a [u8]> {
-        let marker = self.marker(what)?;
-        if self.kind(what)? != Kind::Bytes {
-            return self.unexpected(what, "bytes");
-        }
-        self.take(1, what)?;
-        let len = match marker {
+        let start = *self;
+        let len = match self.next_marker(what)? {
             Marker::Bin8 => self.number::<1>(what)?,
             Marker::Bin16 => self.number::<2>(what)?,
-            _ => self.number::<4>(what)?,
+            Marker::Bin32 => self.number::<4>(what)?,
+            _ => return start.unexpected(what, "bytes"),
         };
         self.take(len as usize, what)
     }

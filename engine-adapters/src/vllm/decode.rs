@@ -235,25 +235,34 @@ impl Place {
     }
 }
 
+/// A map's field that is a text, wherever it is.
+fn text_field<'a>(mut map: Reader<'a>, wanted: &str) -> Result<Option<&'a str>> {
+    for _ in 0..map.map("event")? {
+        if map.text("event's field")? == wanted {
+            return map.optional_text("event's field");
+        }
+        map.skip("event")?;
+    }
+    Ok(None)
+}
+
 fn event_from_map(reader: &mut Reader<'_>) -> Result<Option<Event>> {
-    // The kind may come last, and a salt is told from an adapter's name only when that is known: so the fields
-    // are looked at twice, first for these two.
+    // Engines say the kind first, and an adapter's name before the keys it is told from a salt by. Whoever does not is
+    // searched for them once.
     let start = *reader;
     let fields = reader.map("event")?;
-    let (mut kind, mut lora_name) = (None, None);
-    for _ in 0..fields {
-        match reader.text("event's field")? {
-            "type" => kind = Some(reader.text("type")?),
-            "lora_name" => lora_name = reader.optional_text("lora_name")?.map(str::to_owned),
-            _ => reader.skip("event")?,
-        }
-    }
-    let end = std::mem::replace(reader, start);
-    let mut stored = Stored { lora_name, ..Stored::default() };
+    let (mut kind, mut kind_known, mut name_known) = (None, false, false);
+    let mut stored = Stored::default();
     let mut seen = [false; 3];
-    reader.map("event")?;
     for _ in 0..fields {
         let field = reader.text("event's field")?;
+        if field == "type" {
+            (kind, kind_known) = (Some(reader.text("type")?), true);
+            continue;
+        }
+        if !kind_known {
+            (kind, kind_known) = (text_field(start, "type")?, true);
+        }
         match (kind, field) {
             (Some("BlockStored" | "BlockRemoved"), "block_hashes") => {
                 stored.names = names(reader)?;
@@ -269,7 +278,17 @@ fn event_from_map(reader: &mut Reader<'_>) -> Result<Option<Event>> {
                 seen[2] = true;
             }
             (Some("BlockStored"), "lora_id") => stored.read_lora_id(reader)?,
-            (Some("BlockStored"), "extra_keys") => stored.read_extra_keys(reader)?,
+            (Some("BlockStored"), "lora_name") => {
+                stored.lora_name = reader.optional_text("lora_name")?.map(str::to_owned);
+                name_known = true;
+            }
+            (Some("BlockStored"), "extra_keys") => {
+                if !name_known && reader.kind("extra_keys")? != Kind::Nil {
+                    stored.lora_name = text_field(start, "lora_name")?.map(str::to_owned);
+                    name_known = true;
+                }
+                stored.read_extra_keys(reader)?;
+            }
             (Some("BlockStored"), "cache_salt") => {
                 stored.extra.cache_salt = reader.optional_text("cache_salt")?.map(str::to_owned);
             }
@@ -281,7 +300,6 @@ fn event_from_map(reader: &mut Reader<'_>) -> Result<Option<Event>> {
             _ => reader.skip("event")?,
         }
     }
-    *reader = end;
     let missing = |what| Err(MsgpackError::Short { what });
     match kind {
         Some("BlockStored") => match seen {

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use kvlane_indexer::{BlockSize, WorkerId};
 use tokio::sync::Notify;
-use zeromq::{DealerSocket, Socket, SocketEvent, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+use zeromq::{
+    DealerSocket, Socket, SocketEvent, SocketOptions, SocketRecv, SocketSend, SubSocket, ZmqMessage,
+};
 
 use super::decode;
 use crate::cursor::{EventCursor, Verdict};
@@ -75,6 +77,8 @@ impl Subscription {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Read at once, at first and at most: a step's batch, which by default would take several reads.
+const READ: (usize, usize) = (1 << 10, 64 << 10);
 
 /// A feed that runs until it is dropped, or until the engine turns out to be the wrong one.
 #[derive(Debug)]
@@ -140,7 +144,9 @@ impl Subscriber {
     }
 
     async fn listen(&mut self, pause: &mut Duration) -> Ended {
-        let mut socket = SubSocket::new();
+        let mut options = SocketOptions::default();
+        options.read_buffer(READ.0, READ.1, 2);
+        let mut socket = SubSocket::with_options(options);
         let mut happenings = socket.monitor();
         let subscribed = socket.subscribe(&self.subscription.topic).await;
         let opened = async {
