@@ -231,6 +231,11 @@ impl Chunk {
                 }
                 return Ok(Some(buffer.split_to(there).freeze()));
             }
+            Self::End if buffer.starts_with(b"\r\n") => {
+                buffer.advance(2);
+                *self = Self::Size;
+                return Ok(Some(Bytes::new()));
+            }
             Self::Size | Self::End | Self::Trailers => {}
         }
         let Some(end) = memchr(b'\n', buffer) else {
@@ -258,13 +263,21 @@ impl Chunk {
     }
 }
 
+/// A size has no more, so that it fits into 64 bits with some to spare.
+const MAX_DIGITS: usize = 15;
+
 /// Hexadecimal, and maybe something behind a semicolon.
 fn chunk_size(line: &[u8]) -> Option<u64> {
-    let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
-    if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
+    let line = line.trim_ascii_start();
+    let (mut size, mut digits) = (0, 0);
+    for digit in line.iter().map_while(|byte| char::from(*byte).to_digit(16)) {
+        (size, digits) = (size << 4 | u64::from(digit), digits + 1);
+        if digits > MAX_DIGITS {
+            return None;
+        }
     }
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    let rest = line[digits..].trim_ascii_start();
+    (digits > 0 && rest.first().is_none_or(|byte| *byte == b';')).then_some(size)
 }
 
 #[cfg(test)]

@@ -261,11 +261,16 @@ impl Own {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Http1Error>>> {
         let Some(Wire { stream, buffer }) = &mut self.wire else { return Poll::Ready(None) };
         loop {
-            match self.framing.take(buffer) {
-                Ok(data) if !data.is_empty() => return Poll::Ready(Some(Ok(data))),
-                Ok(_) if self.framing.is_over() => return Poll::Ready(None),
-                Ok(_) => {}
-                Err(error) => return Poll::Ready(Some(Err(error))),
+            // Mostly there is nothing yet.
+            if !buffer.is_empty() {
+                match self.framing.take(buffer) {
+                    Ok(data) if !data.is_empty() => return Poll::Ready(Some(Ok(data))),
+                    Ok(_) => {}
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                }
+            }
+            if self.framing.is_over() {
+                return Poll::Ready(None);
             }
             buffer.reserve(READ);
             match ready!(poll_read_buf(Pin::new(&mut *stream), cx, buffer)) {
