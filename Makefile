@@ -6,11 +6,12 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients setup-valgrind demo test bench overhead policy bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients setup-valgrind demo test dist bench overhead policy bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, figures on port 3000"
 	@echo "make test        checks formatting and lints, runs every test"
+	@echo "make dist        the programs as they are deployed, in target/dist (slower to build, cheaper to run)"
 	@echo "make bench       criterion benches of a request's path, hashing and the index, a reader beside a writer, the load generator"
 	@echo "make overhead    what the router costs by itself: processor time a request and a chunk, added latency, memory"
 	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
@@ -57,14 +58,18 @@ test: setup setup-clients setup-valgrind
 	$(CARGO) test --locked -p kvlane-indexer --features shuttle --test interleavings
 
 # KVLANE_TRACE=FILE benches on a Mooncake-format trace (an absolute path); without it one is made up.
-bench: setup
+bench: setup setup-clients
 	$(CARGO) bench --locked -p kvlane-benches
 	$(CARGO) bench --locked -p kvlane-loadtest --bench load_generator
 
+# The programs as they are deployed, in target/dist.
+dist: setup
+	$(CARGO) build --profile dist --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
+
 # What benches/overhead/README.md describes. OVERHEAD='--scenario a --of ...' says what else.
 overhead: setup
-	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-loadtest --bins
-	@target/release/kvlane-load bench-proxy $(OVERHEAD)
+	$(CARGO) build --quiet --profile dist --locked -p kvlane-router -p kvlane-loadtest --bins
+	@target/dist/kvlane-load bench-proxy $(OVERHEAD)
 
 # The figures of benches/POLICY.md on standard output. TRACE=FILE adds a Mooncake-format trace.
 policy: setup
