@@ -316,6 +316,11 @@ impl Index {
         self.tree.bytes() + self.worker_bytes.load(Ordering::Relaxed)
     }
 
+    /// The tree, and who sits where in it.
+    pub(crate) fn looked_at(&self) -> (&RadixTree, Arc<Directory>) {
+        (&self.tree, Arc::clone(&self.registry.read().directory))
+    }
+
     /// All workers, by slot. What they hold may change until they are locked.
     fn workers(&self) -> Vec<Arc<Worker>> {
         let mut workers: Vec<_> = self.registry.read().workers.values().cloned().collect();

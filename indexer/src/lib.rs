@@ -38,6 +38,7 @@ mod event;
 mod hash;
 mod index;
 mod names;
+mod outline;
 mod overlap;
 mod predicted;
 mod radix;
@@ -49,6 +50,7 @@ pub use block::{BlockHash, BlockSize, EngineBlockId, SequenceHash, Tier, TokenId
 pub use event::{EventError, KvEvent, StoredBlock};
 pub use hash::{BlockHasher, Namespace, media_token};
 pub use index::{Applied, Index, IndexConfig, IndexStats, WorkerStats};
+pub use outline::{Outline, OutlineNode};
 pub use overlap::{Held, Overlap};
 pub use predicted::PredictedConfig;
 pub use snapshot::SnapshotError;

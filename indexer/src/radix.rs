@@ -37,6 +37,7 @@ pub(crate) use self::topology::{AnchorId, Topology};
 use crate::Tick;
 use crate::block::SequenceHash;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, RwLock};
+use crate::worker::Slot;
 
 #[derive(Debug)]
 pub(crate) struct RadixTree {
@@ -194,6 +195,18 @@ impl RadixTree {
         look: impl FnOnce(&[SequenceHash]) -> R,
     ) -> R {
         self.read(topology.place(anchor), |node| look(node.hashes()))
+    }
+
+    pub(crate) fn node_len(&self, place: &Place) -> u32 {
+        self.read(place, Node::len)
+    }
+
+    /// Who holds how many first blocks of this node on the device.
+    pub(crate) fn device_extents(&self, place: &Place) -> Vec<(Slot, u32)> {
+        self.read(place, |node| {
+            let full = node.device().full.iter().map(|slot| (slot, node.len()));
+            full.chain(node.device().partial().iter().map(|partial| (partial.slot, partial.extent))).collect()
+        })
     }
 
     /// Distinct blocks in the tree, held or kept for what hangs below them.

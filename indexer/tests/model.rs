@@ -196,6 +196,38 @@ fn same_blocks(index: &Index, naive: &Naive) {
     assert!(expected.is_empty());
 }
 
+/// What is shown of the tree is what everyone holds, node by node, and whole from the roots down.
+fn same_outline(index: &Index, naive: &Naive) {
+    let whole = index.outline(usize::MAX, usize::MAX).unwrap();
+    assert_eq!((whole.nodes.len(), whole.left_out), (index.stats().nodes, 0));
+    let mut held: HashMap<WorkerId, u64> = HashMap::new();
+    for (at, node) in whole.nodes.iter().enumerate() {
+        match node.parent {
+            Some(parent) => {
+                let above = &whole.nodes[parent];
+                assert!(parent < at && above.held_below >= node.held_below);
+                assert_eq!(node.start, above.start + above.blocks);
+            }
+            None => assert_eq!(node.start, 0),
+        }
+        for (worker, blocks) in &node.holders {
+            assert!((1..=node.blocks).contains(blocks));
+            *held.entry(*worker).or_default() += u64::from(*blocks);
+        }
+    }
+    for n in 0..WORKERS {
+        let expected = naive.held.keys().filter(|key| key.0 == n && key.1 == Tier::Device).count();
+        assert_eq!(held.get(&worker(n)).copied().unwrap_or(0), expected as u64);
+    }
+    let below: u64 =
+        whole.nodes.iter().filter(|node| node.parent.is_none()).map(|node| node.held_below).sum();
+    assert_eq!(below, held.values().sum::<u64>());
+    let few = index.outline(3, usize::MAX).unwrap();
+    assert_eq!(few.nodes, whole.nodes[..whole.nodes.len().min(3)]);
+    assert_eq!(few.nodes.len() + few.left_out, whole.nodes.len());
+    assert_eq!(index.outline(3, 0).is_none(), !whole.nodes.is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
@@ -214,6 +246,7 @@ proptest! {
             }
         }
         same_blocks(&index, &naive);
+        same_outline(&index, &naive);
 
         // Removed one by one, in no particular order, until nothing is left and nothing is kept.
         let nodes = index.stats().nodes;

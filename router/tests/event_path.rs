@@ -8,7 +8,7 @@ use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::{EventOptions, WorkerOptions};
 use serde_json::{Value, json};
 
-use support::{Bed, engine, follow_up, post, question, until};
+use support::{Bed, engine, follow_up, get, post, question, until};
 
 fn cached(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
@@ -57,7 +57,7 @@ async fn follow_up_turns_go_where_their_prompt_is_cached() {
     }
     // What was said and what was then found agree.
     let sum = async |name: &str| -> f64 {
-        let text = support::get(bed.address(), "/metrics").await.body;
+        let text = get(bed.address(), "/metrics").await.body;
         let lines = text.lines().filter(|line| line.starts_with(name));
         lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     };
@@ -124,6 +124,27 @@ async fn what_is_evicted_is_not_counted_any_more() {
         bed.chat(&question(&format!("new {n}"))).await;
     }
     until("the eviction", || async { held(&bed, &body).await == 0 }).await;
+}
+
+#[tokio::test]
+async fn the_tree_can_be_looked_at() {
+    let bed = Bed::new(2, &[]).await;
+    let body = question("seen");
+    bed.chat(&body).await;
+    until("the events", || async { held(&bed, &body).await > 5 }).await;
+    let explained = post(bed.admin(), "/admin/explain?hashes=true", &body).await.json();
+    let tree = bed.admin_get("/admin/tree").await;
+    let root = &tree["nodes"][0];
+    assert_eq!((&root["first"], &root["parent"]), (&explained["block_hashes"][0], &json!(null)), "{tree}");
+    assert_eq!(root["holders"][0]["worker"], explained["chosen"]["worker"]);
+    let blocks = explained["block_hashes"].as_array().unwrap().len();
+    assert_eq!((blocks as u64, tree["left_out"].as_u64()), (explained["blocks"].as_u64().unwrap(), Some(0)));
+    assert!(bed.worker(0).await["load"][0]["held_blocks"].is_u64());
+    let one = bed.admin_get("/admin/tree?most=1").await;
+    assert_eq!(one["nodes"].as_array().unwrap().len(), 1);
+    let wrong = get(bed.admin(), "/admin/tree?most=0").await;
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.body.contains("query is \\\"most=0\\\", expected most=1 to most=1000"), "{}", wrong.body);
 }
 
 /// A comparison of two modes starts with empty caches on both sides.

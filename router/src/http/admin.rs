@@ -8,7 +8,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use kvlane_engine_adapters::engine_facts::Engine;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::process::since_1970;
-use kvlane_indexer::WorkerId;
+use kvlane_indexer::{SequenceHash, WorkerId};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ pub(super) async fn answer(
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
     let (drained, recalled) = (path.strip_prefix("/admin/drain/"), path.strip_prefix("/admin/explain/"));
     let allowed = match path.as_str() {
-        "/admin/workers" | "/admin/index" | "/admin/config" => "GET",
+        "/admin/workers" | "/admin/index" | "/admin/tree" | "/admin/config" => "GET",
         "/admin/mode" => "GET, POST",
         "/admin/explain" => "POST",
         "/metrics" | "/live" | "/ready" | "/health" => "GET",
@@ -51,12 +51,13 @@ pub(super) async fn answer(
             json!({ "workers": router.keeper.fleet().workers.iter().map(|worker| shown(router, worker)).collect::<Vec<_>>() })
         }
         "/admin/index" => index(router),
+        "/admin/tree" => tree(router, parts.uri.query())?,
         "/admin/config" => router.settings.clone(),
         "/admin/mode" if method == Method::GET => mode(router),
         "/admin/mode" => switch(router, &bytes).await?,
         "/admin/explain" => {
             let session = Asker::of(&parts.headers, None)?.session;
-            explain(router, bytes, session).await?
+            explain(router, bytes, session, parts.uri.query() == Some("hashes=true")).await?
         }
         "/metrics" => return Ok(exposition::answer(router)),
         "/live" => return Ok(text(StatusCode::OK, "live")),
@@ -81,10 +82,11 @@ fn shown(router: &Router, worker: &Worker) -> Value {
         .ranks
         .iter()
         .map(|rank| {
-            let load = router.scheduler.load(WorkerId::new(worker.instance, *rank));
+            let id = WorkerId::new(worker.instance, *rank);
+            let load = router.scheduler.load(id);
             json!({
                 "rank": rank, "requests": load.requests, "prefill_tokens": load.prefill_tokens, "blocks": load.blocks,
-                "total_blocks": load.total_blocks,
+                "total_blocks": load.total_blocks, "held_blocks": router.index.held_blocks(id),
             })
         })
         .collect();
@@ -148,6 +150,55 @@ fn index(router: &Router) -> Value {
         "orphaned_blocks_total": stats.orphaned_blocks_total, "forgotten_blocks_total": stats.forgotten_blocks_total,
         "workers": workers, "models": models, "nats": nats,
     })
+}
+
+/// Nodes that are shown unless another number is asked for, that may be asked for, and in all of a tree that is looked at:
+/// events wait meanwhile.
+const SHOWN_NODES: usize = 64;
+const MOST_SHOWN_NODES: usize = 1000;
+const MOST_NODES: usize = 200_000;
+
+/// The tree's largest branches and who holds them.
+fn tree(router: &Router, query: Option<&str>) -> Result<Value, RouterError> {
+    let most = match query {
+        None | Some("") => SHOWN_NODES,
+        Some(query) => {
+            let most = query.strip_prefix("most=").and_then(|most| most.parse().ok());
+            most.filter(|most| (1..=MOST_SHOWN_NODES).contains(most)).ok_or_else(|| {
+                let message = format!("query is {query:?}, expected most=1 to most={MOST_SHOWN_NODES}");
+                RouterError::bad_request("most".to_owned(), message)
+            })?
+        }
+    };
+    let at = since_1970().as_secs_f64();
+    let Some(outline) = router.index.outline(most, MOST_NODES) else {
+        let note =
+            format!("the tree has more than {MOST_NODES} nodes, too many to look at while events wait");
+        return Ok(json!({ "at": at, "nodes": [], "left_out": router.index.stats().nodes, "note": note }));
+    };
+    let fleet = router.keeper.fleet();
+    let name = |id: WorkerId| {
+        fleet.workers.iter().find(|worker| worker.instance == id.instance).map(|worker| &worker.name)
+    };
+    let nodes: Vec<Value> = outline
+        .nodes
+        .iter()
+        .map(|node| {
+            let holders = node.holders.iter().map(|(id, blocks)| {
+                json!({ "worker": name(*id), "id": id.instance, "rank": id.dp_rank, "blocks": blocks })
+            });
+            json!({
+                "parent": node.parent, "first": hex(&node.first), "start": node.start, "blocks": node.blocks,
+                "held_below": node.held_below, "holders": holders.collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    Ok(json!({ "at": at, "nodes": nodes, "left_out": outline.left_out, "note": null }))
+}
+
+/// A block's name, which JSON's numbers have no room for.
+fn hex(block: &SequenceHash) -> Value {
+    format!("{:016x}", block.0).into()
 }
 
 fn mode(router: &Router) -> Value {
@@ -257,8 +308,13 @@ async fn reset(router: &Arc<Router>) -> Value {
     outcome.into()
 }
 
-/// What would be decided about a request now. Nothing is placed.
-async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) -> Result<Value, RouterError> {
+/// What would be decided about a request now, and its blocks' names where they are wanted. Nothing is placed.
+async fn explain(
+    router: &Arc<Router>,
+    bytes: Bytes,
+    session: Option<String>,
+    hashes: bool,
+) -> Result<Value, RouterError> {
     let request = read_either(router, bytes).await?;
     let served = router.served(request.view.model.as_deref())?;
     let prompt = prompt(router, &request, &served).await?;
@@ -277,7 +333,11 @@ async fn explain(router: &Arc<Router>, bytes: Bytes, session: Option<String>) ->
     let decision = router.scheduler.explain(&demand, &overlap, &standings, 0, demand.arrived);
     let (mode, at) = (router.mode().name(), since_1970().as_secs_f64());
     let explained = Explained::new(&served, mode, &demand, prompt.exact, &overlap, &decision, at);
-    Ok(explained.shown(&router.keeper.fleet()))
+    let mut answer = explained.shown(&router.keeper.fleet());
+    if hashes {
+        answer["block_hashes"] = demand.blocks.iter().map(hex).collect();
+    }
+    Ok(answer)
 }
 
 /// Why a request of late went where it went.
