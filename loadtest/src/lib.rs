@@ -18,4 +18,5 @@ pub mod sweep;
 pub mod think;
 pub mod trace;
 pub mod view;
+pub mod web;
 pub mod workload;

@@ -3,6 +3,7 @@
 //! A closed loop keeps a number of conversations going, an open loop starts them at moments drawn beforehand, whether the
 //! last ones are over or not; both can be changed while they run. Whatever comes back is counted by one collector.
 
+mod book;
 mod collector;
 mod course;
 mod decisions;
@@ -25,6 +26,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::book::Talk;
+pub use self::book::{Book, Conversation, Listing, Opening};
 use self::collector::{Active, ConversationRecord, Ended};
 pub use self::collector::{Collector, Report, TurnRecord};
 pub use self::course::{Course, Phase};
@@ -32,7 +35,8 @@ pub use self::decisions::{Decision, Decisions, DecisionsReport};
 pub use self::metrics::exposition;
 pub use self::run_file::{RUN_SCHEMA, Written};
 pub use self::self_check::{LAG_LIMIT, SelfCheck, SelfReport, process_cpu_seconds};
-pub use self::server::{Live, Shown, Status, serve};
+pub use self::server::{Live, Shown, Status};
+pub(crate) use self::server::{plain, routes};
 use crate::arrivals::{Arrivals, Pattern, Ramp};
 use crate::broker::{Broker, BrokerReport};
 use crate::client::{Endpoint, Message, Question, Role};
@@ -174,6 +178,10 @@ impl Control {
         Self { fixed: true, ..self.clone() }
     }
 
+    pub fn is_fixed(&self) -> bool {
+        self.fixed || matches!(self.knob, Knob::None)
+    }
+
     pub fn changes(&self) -> Vec<Change> {
         self.changes.lock().clone()
     }
@@ -298,9 +306,14 @@ impl Load {
         let session = format!("kvlane-load-{}-{:x}-{number}", self.seed, shared.run);
         let mut messages = script.messages;
         let mut conversation = ConversationRecord::new(script.turn);
+        let book = self.collector.book();
+        let talk = book.map(|book| book.begins(&script.topic, &session, script.turn, script.turns));
         let mut fine = true;
         for turn in script.turn..=script.turns {
             let request_id = format!("{session}-{turn}");
+            if let (Some(talk), Some(question)) = (&talk, messages.last()) {
+                talk.asks(turn, &request_id, &question.content);
+            }
             let in_flight = self.collector.asks(due);
             let question = Question {
                 messages: &messages,
@@ -314,8 +327,12 @@ impl Load {
             drop(in_flight);
             fine = answer.measured.error.is_none();
             conversation.add(turn, &answer.measured);
+            if let Some(talk) = &talk {
+                let (worker, complaint) = (answer.worker.as_deref(), answer.complaint.as_deref());
+                talk.answers(turn, &answer.measured, worker, complaint, &answer.text);
+            }
             let last = turn == script.turns;
-            shared.keep(TurnRecord {
+            let record = TurnRecord {
                 at_s: 0.0,
                 warm_up: false,
                 conversation: number,
@@ -326,7 +343,8 @@ impl Load {
                 measured: answer.measured,
                 complaint: answer.complaint,
                 decision: None,
-            });
+            };
+            shared.keep(record, talk.as_ref().map(Talk::id));
             conversation.ended = if !fine {
                 Ended::Failed
             } else if last {
@@ -346,6 +364,9 @@ impl Load {
             if thinks.await.is_none() || !goes_on() {
                 break;
             }
+        }
+        if let Some(talk) = talk {
+            talk.ends(conversation.ended);
         }
         self.collector.ends(conversation);
         fine
@@ -448,7 +469,7 @@ impl Shared {
     }
 
     /// Counts a request that is over; with its decision, when it can be looked up. Nobody waits for that.
-    fn keep(&self, record: TurnRecord) {
+    fn keep(&self, record: TurnRecord, talk: Option<u64>) {
         let collector = self.load.collector.clone();
         let record = collector.take(record, Instant::now());
         let Some(decisions) = self.load.decisions.clone() else { return collector.keep(record) };
@@ -456,6 +477,9 @@ impl Shared {
         self.tasks.spawn(async move {
             let decision = give_up.run_until_cancelled(decisions.of(&record.request_id)).await.flatten();
             let record = TurnRecord { decision, ..record };
+            if let (Some(book), Some(talk), Some(decision)) = (collector.book(), talk, &record.decision) {
+                book.decided(talk, record.turn, decision);
+            }
             collector.decided(&record);
             collector.keep(record);
         });

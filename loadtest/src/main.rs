@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{BenchProxy, Compare, Demo, Report, Run, Simulate, Sweep, TraceCommand};
+use commands::{BenchProxy, Compare, Demo, Report, Run, Serve, Simulate, Sweep, TraceCommand};
 
 #[derive(Debug, Parser)]
 #[command(name = "kvlane-load", version, about = "Multi-turn load for KV-aware routing")]
@@ -29,7 +29,9 @@ enum Command {
     Compare(Compare),
     /// Makes a page, tables and reference lines of a sweep
     Report(Report),
-    /// Starts simulated engines, a router and load, all in one
+    /// Opens the page over a router that is there already: starts, stops and changes load, and shows what comes of it
+    Serve(Box<Serve>),
+    /// Starts simulated engines, a router, load and the page, all in one
     Demo(Demo),
     /// Measures what routers cost by themselves, side by side: processor time, added latency, memory
     BenchProxy(Box<BenchProxy>),
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => commands::simulate(&arguments).map(success),
         Command::Compare(arguments) => commands::compare(&arguments).map(success),
         Command::Report(arguments) => commands::report(&arguments).map(success),
+        Command::Serve(arguments) => commands::serve(&arguments),
         Command::Demo(arguments) => commands::demo(&arguments),
         Command::BenchProxy(arguments) => commands::bench_proxy(&arguments).map(success),
         Command::Trace(command) => commands::trace(&command).map(success),

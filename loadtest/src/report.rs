@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::html::html;
 pub use self::lines::{grafana, rules};
+pub(crate) use self::reference::RECORDED;
 pub use self::reference::Reference;
 pub use self::table::Table;
 pub use self::tables::{Standing, standings, tables};

@@ -85,14 +85,17 @@ impl Results {
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let at = || path.display().to_string();
         let text = std::fs::read_to_string(path).with_context(at)?;
-        let value: Value = serde_json::from_str(&text).with_context(at)?;
+        Self::parse(&text).with_context(at)
+    }
+
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let value: Value = serde_json::from_str(text)?;
         let schema = value["schema"].as_str().unwrap_or("none");
         ensure!(
             schema == SCHEMA,
-            "{}: schema is {schema}, expected {SCHEMA}: a file of sweep or of simulate --json",
-            at()
+            "schema is {schema}, expected {SCHEMA}: a file of sweep or of simulate --json"
         );
-        serde_json::from_value(value).with_context(at)
+        Ok(serde_json::from_value(value)?)
     }
 
     /// Whole or not at all: what is there before stays until the new one is written.

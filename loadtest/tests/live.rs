@@ -11,8 +11,9 @@ use common::{collector, engine, load, nowhere, router, saying, until};
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::client::{Endpoint, Message, Patience, Question, Role};
 use kvlane_loadtest::http::Http;
-use kvlane_loadtest::live::{Decisions, Level, Live, Load, Shown, serve};
+use kvlane_loadtest::live::{Decisions, Level, Live, Load, Shown};
 use kvlane_loadtest::measure::ErrorClass;
+use kvlane_loadtest::web::{About, Web, serve};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -125,7 +126,8 @@ async fn a_running_load_can_be_scraped_looked_at_and_changed() {
     let live =
         Live { collector: collector.clone(), control: running.control(), target: "a <test>".to_owned() };
     let shown = Arc::new(Shown::default());
-    let (address, server) = serve("127.0.0.1:0".parse().unwrap(), shown.clone()).await.unwrap();
+    let web = Arc::new(Web::watching(shown.clone(), About::default()).unwrap());
+    let (address, server) = serve("127.0.0.1:0".parse().unwrap(), web).await.unwrap();
     let http = Http::new(Duration::from_secs(5)).unwrap();
     let text = async |path: &str| {
         let body = http.get(&format!("http://{address}{path}"), 1 << 20).await?;
@@ -150,7 +152,7 @@ async fn a_running_load_can_be_scraped_looked_at_and_changed() {
     }
     let status: Value = serde_json::from_str(&text("/api/status").await.unwrap()).unwrap();
     assert!(status["last_minute"]["ttft_p50_ms"].as_f64().unwrap() > 0.0, "{status}");
-    assert!(text("/").await.unwrap().contains("a &lt;test>"));
+    assert!(text("/plain").await.unwrap().contains("a &lt;test>"));
     let requests: Value = serde_json::from_str(&text("/api/requests").await.unwrap()).unwrap();
     assert!(requests[0]["topic"].is_string() && requests[0]["ttft_s"].is_f64(), "{requests}");
     let change = async |body: Value| http.post(&format!("http://{address}/api/load"), &body).await;

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
-use kvlane_loadtest::arrivals::{Arrivals, Ramp};
 use kvlane_loadtest::http::Http;
-use kvlane_loadtest::live::{Collector, Live, Report, Shown, serve};
+use kvlane_loadtest::live::{Report, Shown};
+use kvlane_loadtest::web::serve;
 use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use super::load_flags::LoadFlags;
+use super::page_flags::PageFlags;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Demo {
@@ -46,6 +47,20 @@ pub(crate) struct Demo {
     worker_port: u16,
     #[arg(long, env = "PAGE_PORT", default_value_t = 3000)]
     page_port: u16,
+    /// Address the page is open on; what is not this machine's own lets others start and stop the load
+    #[arg(long, env = "PAGE_HOST", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), help_heading = "Page")]
+    page_host: IpAddr,
+    /// Waits for the page's Start
+    #[arg(long, conflicts_with = "read_only", help_heading = "Page")]
+    stopped: bool,
+    #[command(flatten)]
+    page: PageFlags,
+    /// Documents that conversations are about; with more of them first prompts are new more often
+    #[arg(long, default_value_t = 10)]
+    documents: usize,
+    /// Engines answer as late as the reference's did, whose requests spent 120 to 200 ms outside of them
+    #[arg(long)]
+    outside_delay: bool,
 }
 
 /// Ports of the engines' KV events lie so far above the engines' own.
@@ -57,6 +72,9 @@ const EVERY: Duration = Duration::from_secs(5);
 const FILL_S: f64 = 40.0;
 /// How long answers are, as those of the reference.
 const ANSWER_TOKENS: &str = "600..1060";
+/// What has to be known when live figures stand beside recorded ones.
+const NOTE: &str =
+    "simulated engines, without the 120 to 200 ms that the recorded requests spent outside of them";
 
 pub(crate) fn demo(arguments: &Demo) -> anyhow::Result<ExitCode> {
     ensure!((1..=64).contains(&arguments.workers), "--workers is {}, expected 1 to 64", arguments.workers);
@@ -179,7 +197,9 @@ async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
         ("--speed", text(&speed)),
         ("--answer-tokens", ANSWER_TOKENS.to_owned()),
     ];
-    let flags: Vec<String> = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
+    let mut flags: Vec<String> =
+        flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
+    flags.extend(arguments.outside_delay.then(|| "--outside-delay".to_owned()));
     children.start("kvlane-worker", &flags)?;
     let mut flags: Vec<String> = vec![
         format!("--port={port}"),
@@ -207,30 +227,26 @@ async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
         began.elapsed().as_millis(),
         worker_port + workers - 1
     );
-    let prepared = endpoint_flags(&router, arguments)?.prepare().await?;
-    let collector = Collector::new(prepared.objective, Duration::from_secs(60));
-    let running = prepared
-        .load(1, false, collector.clone())?
-        .start(Arrivals::Closed(Ramp::flat(arguments.concurrency as f64)));
-    let target = prepared.about();
-    let live = Arc::new(Live { collector: collector.clone(), control: running.control(), target });
-    let shown = Arc::new(Shown::default());
-    shown.show(live.clone());
-    let page = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), page_port);
-    let (page, _server) = serve(page, shown).await.context("--page-port")?;
+    let prepared = endpoint_flags(&router, &admin, arguments)?.prepare().await?;
+    let note = (!arguments.outside_delay).then_some(NOTE);
+    let web = arguments.page.page(prepared, Some(&admin), arguments.concurrency, speed, note)?;
+    let web = Arc::new(web);
+    let page = SocketAddr::new(arguments.page_host, page_port);
+    let (page, _server) = serve(page, web.clone()).await.context("--page-port")?;
     println!("{}", advice(arguments, page, &router, &admin));
-    let ends = arguments.seconds.map(|seconds| began + Duration::from_secs_f64(seconds));
-    let watching = watch(arguments, &live, &http, &admin, children);
-    match ends {
-        Some(end) => tokio::time::timeout_at(end, watching).await.unwrap_or(Ok(()))?,
-        None => watching.await?,
+    if !arguments.stopped {
+        web.start().await?;
     }
-    running.stop(Duration::from_millis(100)).await;
-    Ok(())
+    let ends = arguments.seconds.map(|seconds| began + Duration::from_secs_f64(seconds));
+    let watching = watch(arguments, &web.shown, &http, &admin, children);
+    match ends {
+        Some(end) => tokio::time::timeout_at(end, watching).await.unwrap_or(Ok(())),
+        None => watching.await,
+    }
 }
 
 /// The flags of a run, for what the demo sets.
-fn endpoint_flags(router: &str, arguments: &Demo) -> anyhow::Result<LoadFlags> {
+fn endpoint_flags(router: &str, admin: &str, arguments: &Demo) -> anyhow::Result<LoadFlags> {
     #[derive(Parser)]
     struct Flags {
         #[command(flatten)]
@@ -239,34 +255,39 @@ fn endpoint_flags(router: &str, arguments: &Demo) -> anyhow::Result<LoadFlags> {
     // What is promised shrinks as the engines speed up.
     let (ttft, tpot) = (600.0 / arguments.speed, 60.0 / arguments.speed);
     let (ttft, tpot, think) = (ttft.to_string(), tpot.to_string(), (0.15 / arguments.speed).to_string());
-    let words = ["demo", "--url", router, "--ttft-slo", &ttft, "--tpot-slo", &tpot, "--think", &think];
+    let documents = arguments.documents.to_string();
+    let aims = ["demo", "--url", router, "--admin-url", admin, "--ttft-slo", &ttft, "--tpot-slo", &tpot];
+    let words = aims.into_iter().chain(["--think", &think, "--documents", &documents]);
     Ok(Flags::try_parse_from(words)?.load)
 }
 
 fn advice(arguments: &Demo, page: SocketAddr, router: &str, admin: &str) -> String {
     format!(
-        "{} conversations of 3 to 5 turns about ten long documents; all times are simulated\n\n\
-         Open:  http://{page}/            figures of the last minute (metrics for Prometheus: /metrics)\n\
+        "{} conversations of 3 to 5 turns about {} long documents; all times are simulated\n\n\
+         Open:  http://{page}/            the page (metrics for Prometheus: /metrics)\n\
          Try:   curl {admin}/admin/mode -d '{{\"mode\":\"round_robin\",\"reset\":true}}'     and watch TTFT rise\n\
          \x20      curl {admin}/admin/mode -d '{{\"mode\":\"kv\",\"reset\":true}}'              and fall\n\
          \x20      curl -H 'content-type: application/json' http://{page}/api/load -d '{{\"concurrency\":120}}'\n\
          \x20      curl {router}/v1/chat/completions -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\
          \x20      curl {admin}/admin/explain -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\
          Ctrl-C stops everything.\n",
-        arguments.concurrency
+        arguments.concurrency, arguments.documents
     )
 }
 
 /// Says how it goes, and changes modes when asked to.
 async fn watch(
     arguments: &Demo,
-    live: &Live,
+    shown: &Shown,
     http: &Http,
     admin: &str,
     children: &mut Children,
 ) -> anyhow::Result<()> {
     let mut modes = ["round_robin", "kv"].into_iter().cycle();
-    let told = || println!("{}", by_turn(&live.collector.report()));
+    let told = || match shown.live() {
+        Some(live) => println!("{}", by_turn(&live.collector.report())),
+        None => println!("nothing runs yet: the page has a Start"),
+    };
     let mut empty = true;
     loop {
         if arguments.flip.is_some() {
@@ -283,7 +304,9 @@ async fn watch(
             println!("caches are filled");
         }
         // A minute at a time, so that a change is seen.
-        live.collector.reset();
+        if let Some(live) = shown.live() {
+            live.collector.reset();
+        }
         lines(Duration::from_secs_f64(arguments.flip.unwrap_or(60.0)), children, told).await?;
     }
 }

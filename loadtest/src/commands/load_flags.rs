@@ -331,6 +331,10 @@ impl Prepared {
         Ok(Load { endpoint, workload, names_session, decisions, seed, collector })
     }
 
+    pub(crate) fn seed(&self) -> u64 {
+        self.flags.seed
+    }
+
     /// Everything it takes to do it again, secrets left out.
     pub(crate) fn conditions(&self) -> Value {
         let flags = &self.flags;

@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::live::{
-    Collector, Course, Level, Live, Phase, RUN_SCHEMA, SelfCheck, Shown, TurnRecord, Written, serve,
+    Collector, Course, Level, Live, Phase, RUN_SCHEMA, SelfCheck, Shown, TurnRecord, Written,
 };
 use kvlane_loadtest::results::write_whole;
 use kvlane_loadtest::view::{self, Look, View};
+use kvlane_loadtest::web::{About, Administration, Web, serve};
 
 use super::load_flags::{LoadFlags, Prepared};
 
@@ -87,18 +88,17 @@ async fn measure(arguments: &Run, arrivals: Arrivals, course: Course) -> anyhow:
         super::check_writable(path, "--json")?;
     }
     super::check_open_files(&arrivals)?;
-    let (collector, records) = match &arguments.records {
-        Some(path) => {
-            let (sender, writer) = recorder(path)?;
-            (Collector::recording(prepared.objective, course.look_back, sender), Some(writer))
-        }
-        None => (Collector::new(prepared.objective, course.look_back), None),
-    };
-    let load = prepared.load(arguments.load.seed, false, collector.clone())?;
+    let (sender, records) = arguments.records.as_deref().map(recorder).transpose()?.unzip();
     let shown = Arc::new(Shown::default());
+    let about = About { objective: prepared.objective, ..About::default() };
+    let mut web = Web::watching(shown.clone(), about)?;
+    web.router = arguments.load.admin_url.as_deref().map(Administration::new).transpose()?;
+    let web = Arc::new(web);
+    let collector = Collector::keeping(prepared.objective, course.look_back, sender, web.book.clone());
+    let load = prepared.load(arguments.load.seed, false, collector.clone())?;
     let _server = match arguments.listen {
         Some(address) => {
-            let (bound, server) = serve(address, shown.clone()).await.context("--listen")?;
+            let (bound, server) = serve(address, web).await.context("--listen")?;
             eprintln!("figures at http://{bound}/, metrics at http://{bound}/metrics");
             Some(server)
         }

@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
-use kvlane_loadtest::live::{Collector, Course, Level, Load, Phase, Shown, serve};
+use kvlane_loadtest::live::{Collector, Course, Level, Load, Phase, Shown};
 use kvlane_loadtest::report;
 use kvlane_loadtest::results::{Cell, shown};
 use kvlane_loadtest::sweep::{News, Plan, Progress, Saturation, Sweep as Sweeping, Switch};
+use kvlane_loadtest::web::{About, Web, serve};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -183,7 +184,9 @@ async fn measure(arguments: &Sweep, plan: Plan) -> anyhow::Result<ExitCode> {
     let shown = Arc::new(Shown::default());
     let _server = match arguments.listen {
         Some(address) => {
-            let (bound, server) = serve(address, shown.clone()).await?;
+            let about = About { objective: prepared.objective, ..About::default() };
+            let web = Arc::new(Web::watching(shown.clone(), about)?);
+            let (bound, server) = serve(address, web).await?;
             eprintln!("figures at http://{bound}/, metrics at http://{bound}/metrics");
             Some(server)
         }

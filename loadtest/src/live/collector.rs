@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::book::Book;
 use super::decisions::{Decision, DecisionsReport};
 use crate::measure::{
     ErrorClass, Figures, Measured, Objective, Quantiles, Recent, Summary, Times, WindowSummary,
@@ -136,6 +137,8 @@ pub struct Collector {
     totals: Totals,
     /// Where every request's own figures go.
     records: Mutex<Option<SyncSender<TurnRecord>>>,
+    /// Where conversations are kept to be read.
+    book: Option<Arc<Book>>,
     inner: Mutex<Inner>,
 }
 
@@ -227,13 +230,19 @@ impl Collector {
         Arc::new(Self::build(objective, look_back, None))
     }
 
-    /// The same, and every request's own figures go to `records`. What it does not take at once is dropped and counted.
-    pub fn recording(
+    /// The same, what is said is kept in a book, and every request's own figures go to `records`: what it does not take at
+    /// once is dropped and counted.
+    pub fn keeping(
         objective: Objective,
         look_back: Duration,
-        records: SyncSender<TurnRecord>,
+        records: Option<SyncSender<TurnRecord>>,
+        book: Arc<Book>,
     ) -> Arc<Self> {
-        Arc::new(Self::build(objective, look_back, Some(records)))
+        Arc::new(Self { book: Some(book), ..Self::build(objective, look_back, records) })
+    }
+
+    pub(super) fn book(&self) -> Option<&Arc<Book>> {
+        self.book.as_ref()
     }
 
     fn build(objective: Objective, look_back: Duration, records: Option<SyncSender<TurnRecord>>) -> Self {
@@ -246,6 +255,7 @@ impl Collector {
             warming_up: AtomicBool::new(false),
             totals: Totals::default(),
             records: Mutex::new(records),
+            book: None,
             inner: Mutex::new(Inner::new(Recent::new(look_back.max(MINUTE), MOST_VALUES))),
         }
     }
@@ -422,13 +432,23 @@ impl Collector {
         (inner.all.requests(), inner.all.failed())
     }
 
+    /// Figures of the last so long, whether they count or not, and the median and 95th percentile of the time per token in
+    /// milliseconds.
+    pub fn seen(&self, span: Duration) -> (LevelFigures, [Option<f64>; 2]) {
+        let (span, now) = (span.min(self.created.elapsed()), Instant::now());
+        let inner = self.inner.lock();
+        let (_, tpot) = inner.recent.summaries(&[0.5, 0.95], span, now);
+        let ms = |at: usize| tpot.quantiles.get(at).and_then(|(_, seconds)| Some((*seconds)? * 1e3));
+        (inner.recent.figures(span, now), [ms(0), ms(1)])
+    }
+
     /// First tokens and times per token of the last minute.
     pub fn last_minute(&self, shares: &[f64]) -> (WindowSummary, WindowSummary) {
         self.inner.lock().recent.summaries(shares, MINUTE, Instant::now())
     }
 
     /// Since this collector began: requests, output tokens, conversations passed over, errors by class.
-    pub(super) fn totals(&self) -> (u64, u64, u64, [(ErrorClass, u64); ErrorClass::ALL.len()]) {
+    pub(crate) fn totals(&self) -> (u64, u64, u64, [(ErrorClass, u64); ErrorClass::ALL.len()]) {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let errors = ErrorClass::ALL.map(|class| (class, of(&self.totals.errors[class as usize])));
         (of(&self.totals.requests), of(&self.totals.output_tokens), of(&self.totals.passed_over), errors)

@@ -1,10 +1,11 @@
 //! Why requests went where they went: our router's decisions, joined by request id. Other routers have none, and nothing
 //! here is needed then.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::http::Http;
 use crate::measure::Measured;
@@ -29,6 +30,9 @@ pub struct Decision {
     /// What the next best would have cost.
     pub runner_up: Option<f64>,
     pub candidates: usize,
+    /// Its terms for the best workers and those that could not be chosen, to be shown; not written down.
+    #[serde(skip)]
+    pub explained: Arc<Value>,
 }
 
 /// What the router believed, beside what engines reported.
@@ -48,6 +52,8 @@ pub struct DecisionsReport {
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_BYTES: usize = 1 << 20;
+/// Workers whose terms are kept.
+const MOST_SHOWN: usize = 8;
 
 impl Decisions {
     /// `admin` is the base address of the router's administration.
@@ -78,6 +84,14 @@ impl Decision {
             cost: chosen["cost"].as_f64()?,
             runner_up: candidates.get(1).and_then(|next| next["cost"].as_f64()),
             candidates: candidates.len(),
+            explained: Arc::new(json!({
+                "mode": explained["mode"],
+                "block_size": block_tokens,
+                "blocks": explained["blocks"],
+                "chosen": 0,
+                "candidates": candidates.iter().take(MOST_SHOWN).collect::<Vec<_>>(),
+                "barred": explained["barred"].as_array().map(|barred| barred.iter().take(MOST_SHOWN).collect::<Vec<_>>()),
+            })),
         })
     }
 }
@@ -101,9 +115,17 @@ impl DecisionsReport {
 mod tests {
     use super::*;
 
+    impl Decision {
+        pub(in crate::live) fn sample() -> Self {
+            let chosen = json!({"worker": "a", "held_blocks": 10, "cost": 4.5});
+            let explained = json!({"mode": "kv", "block_size": 32, "blocks": 12, "chosen": chosen, "candidates": [chosen]});
+            Self::read(&explained).unwrap()
+        }
+    }
+
     #[test]
     fn a_decision_is_read_from_what_the_router_explains() {
-        let explained = serde_json::json!({
+        let explained = json!({
             "mode": "kv", "block_size": 32,
             "chosen": {"worker": "a", "held_blocks": 10, "cost": 4.5},
             "candidates": [{"held_blocks": 10, "cost": 4.5}, {"held_blocks": 12, "cost": 9.0}],
@@ -111,6 +133,6 @@ mod tests {
         let decision = Decision::read(&explained).unwrap();
         assert_eq!((decision.held_tokens, decision.best_held_tokens), (320, 384));
         assert_eq!((decision.runner_up, decision.candidates), (Some(9.0), 2));
-        assert_eq!(Decision::read(&serde_json::json!({"error": "no"})), None);
+        assert_eq!(Decision::read(&json!({"error": "no"})), None);
     }
 }

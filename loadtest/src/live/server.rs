@@ -1,19 +1,14 @@
-//! What a running load shows, and lets be changed: `/metrics` for Prometheus, `/api/status` to look, `POST /api/load` to
-//! change concurrency or rate.
+//! What a running load shows: `/metrics` for Prometheus, `/api/status` and `/api/requests` to look, `/plain` for a browser.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Context;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Json, Router};
 use parking_lot::RwLock;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use tokio_util::task::AbortOnDropHandle;
+use serde::Serialize;
 
 use super::{Collector, Control, Level, TurnRecord, exposition};
 use crate::results::{LevelFigures, shown};
@@ -54,13 +49,6 @@ impl Live {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Change {
-    concurrency: Option<usize>,
-    rate: Option<f64>,
-}
-
 /// The load that is looked at, which changes in the course of a sweep.
 #[derive(Debug, Default)]
 pub struct Shown(RwLock<Option<Arc<Live>>>);
@@ -70,32 +58,23 @@ impl Shown {
         *self.0.write() = Some(live);
     }
 
+    pub fn live(&self) -> Option<Arc<Live>> {
+        self.0.read().clone()
+    }
+
     fn now(&self) -> Result<Arc<Live>, (StatusCode, &'static str)> {
-        self.0.read().clone().ok_or((StatusCode::SERVICE_UNAVAILABLE, "no load is running yet\n"))
+        self.live().ok_or((StatusCode::SERVICE_UNAVAILABLE, "no load is running yet\n"))
     }
 }
 
-/// Serves until the handle is dropped; gives the address it has.
-pub async fn serve(
-    address: SocketAddr,
-    shown: Arc<Shown>,
-) -> anyhow::Result<(SocketAddr, AbortOnDropHandle<()>)> {
-    let listener = tokio::net::TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{address} cannot be opened, expected a free address"))?;
-    let bound = listener.local_addr()?;
-    let routes = Router::new()
-        .route("/", get(page))
+/// Where it is looked at.
+pub(crate) fn routes(shown: Arc<Shown>) -> Router {
+    Router::new()
+        .route("/plain", get(plain))
         .route("/metrics", get(metrics))
         .route("/api/status", get(status))
         .route("/api/requests", get(requests))
-        .route("/api/load", post(change))
-        .with_state(shown);
-    let serving = async move {
-        // It ends with the process.
-        let _ = axum::serve(listener, routes).await;
-    };
-    Ok((bound, AbortOnDropHandle::new(tokio::spawn(serving))))
+        .with_state(shown)
 }
 
 type Answer<T> = Result<T, (StatusCode, &'static str)>;
@@ -118,21 +97,8 @@ async fn metrics(State(shown): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
     Ok((kind, exposition(&live.collector, wanted)))
 }
 
-async fn change(State(shown): State<Arc<Shown>>, Json(change): Json<Change>) -> Answer<impl IntoResponse> {
-    let live = shown.now()?;
-    let level = match (change.concurrency, change.rate) {
-        (Some(count), None) => Ok(Level::Concurrency(count)),
-        (None, Some(rate)) => Ok(Level::Rate(rate)),
-        _ => Err(anyhow::anyhow!("expected either concurrency or rate")),
-    };
-    Ok(match level.and_then(|level| live.control.set(level)) {
-        Ok(()) => (StatusCode::OK, Json(json!(live.status()))),
-        Err(error) => (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": error.to_string()}}))),
-    })
-}
-
-/// The same figures for a browser, made anew every other second.
-async fn page(State(loads): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
+/// The same figures for a browser, made anew every other second; needs no script.
+pub(crate) async fn plain(State(loads): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
     let status = loads.now()?.status();
     let last = status.last_minute;
     let level = status.level.map_or_else(|| "a schedule".to_owned(), |level| level.to_string());

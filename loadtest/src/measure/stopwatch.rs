@@ -70,7 +70,7 @@ pub struct Stopwatch {
 }
 
 /// What came of a request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Sent so much later than it was due.
     pub send_lag_s: f64,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::results::{Set, first_difference};
 use crate::simulate::Settings;
 
-const RECORDED: &str = include_str!("../../reference/baselines.json");
+pub(crate) const RECORDED: &str = include_str!("../../reference/baselines.json");
 /// What has to be as it was there.
 const SAME: [&str; 5] = ["workers", "slowness", "router", "workload", "engine"];
 

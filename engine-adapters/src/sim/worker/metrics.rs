@@ -136,6 +136,7 @@ impl Metrics {
         let simulated = |name: &str, help: &str| {
             Opts::new(name, help)
                 .const_label("simulated", "true")
+                .const_label("modelName", &calibration.name)
                 .const_label("gpu", "0")
                 .const_label("Hostname", worker)
                 .const_label("pod", worker)
