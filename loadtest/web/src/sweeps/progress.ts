@@ -1,0 +1,28 @@
+import { DASH, duration } from '../format';
+import type { SweepKind, SweepLine, SweepProgress, SweepState } from '../wire';
+
+export const KINDS: Record<SweepKind, string> = { live: 'live', virtual: 'virtual time' };
+
+/** How far a sweep is. */
+export type Standing = {
+  state: SweepState;
+  done: number;
+  of: number;
+  left_s: number | null;
+  now: string | null;
+};
+
+/** The feed is ahead of what was asked, unless it speaks of another sweep, or of one that has ended meanwhile. */
+export function latest(
+  line: Pick<SweepLine, 'id' | 'state' | 'done' | 'of' | 'left_s'>,
+  progress: SweepProgress | null,
+): Standing {
+  const asked: Standing = { state: line.state, done: line.done, of: line.of, left_s: line.left_s, now: null };
+  if (progress === null || progress.id !== line.id || line.state !== 'running') return asked;
+  const { state, done, of, left_s, now } = progress;
+  return { state, done, of, left_s, now: now === '' ? null : now };
+}
+
+export function leftInWords({ state, left_s }: Standing): string {
+  return state === 'running' && left_s !== null ? `about ${duration(left_s)}` : DASH;
+}

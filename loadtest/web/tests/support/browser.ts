@@ -1,0 +1,172 @@
+// A browser for a file of tests, and for each test a stub and a page of its own that is held to be quiet: no error, no
+// breach of the content policy, no request to anybody else.
+
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import { chromium, type Browser, type BrowserContext, type Locator, type Page } from 'playwright-core';
+import { afterAll, afterEach, beforeAll, expect } from 'vitest';
+
+import { T0 } from './fixtures';
+import { Stub } from './stub';
+
+export const ARTEFACTS = fileURLToPath(new URL('../../artefacts/', import.meta.url));
+export const LAPTOP = { width: 1280, height: 800 };
+export const BOOTH = { width: 1920, height: 1080 };
+
+const CHROMIUM = process.env.KVLANE_CHROMIUM ?? '/usr/bin/chromium';
+const FLAGS = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+  '--js-flags=--expose-gc',
+];
+
+export type Opening = {
+  /** The page's hash. */
+  at?: string;
+  size?: { width: number; height: number };
+  scheme?: 'light' | 'dark';
+  /** Time stands still, some seconds after `T0`, and goes on by `page.clock.runFor`. */
+  clock?: boolean;
+  /** What the stub is told before the page is opened. */
+  before?: (stub: Stub) => void;
+  /** Whether to wait until the page has heard a greeting. */
+  greeted?: boolean;
+  reducedMotion?: 'reduce' | 'no-preference';
+  forcedColors?: 'active' | 'none';
+};
+
+export type Visit = {
+  page: Page;
+  context: BrowserContext;
+  stub: Stub;
+  /** Console errors like this one are expected: a browser speaks of each refused request. */
+  allow(pattern: RegExp): void;
+};
+
+/** A socket that was cut, and an answer that is an error, are spoken of by the browser itself. */
+export const SOCKET_LOST = /WebSocket connection to/;
+export const REFUSED = /Failed to load resource/;
+
+export function useBrowser(): { open(opening?: Opening): Promise<Visit> } {
+  let browser: Browser;
+  let visits: (Visit & { complaints: string[]; allowed: RegExp[] })[] = [];
+
+  beforeAll(async () => {
+    browser = await chromium.launch({ executablePath: CHROMIUM, headless: true, args: FLAGS });
+  });
+  afterAll(async () => {
+    await browser.close();
+  });
+  afterEach(async ({ task }) => {
+    const left = visits;
+    visits = [];
+    const failed = task.result?.state === 'fail';
+    for (const [number, visit] of left.entries()) {
+      if (failed) await keepPicture(visit.page, `failed-${task.name}-${number}`);
+      await visit.context.close();
+      await visit.stub.stop();
+    }
+    const heard = left.flatMap(({ complaints, allowed }) =>
+      complaints.filter((complaint) => !allowed.some((pattern) => pattern.test(complaint))),
+    );
+    expect(heard, 'the page is quiet').toEqual([]);
+  });
+
+  return {
+    async open(opening = {}) {
+      const stub = await Stub.start();
+      opening.before?.(stub);
+      const context = await browser.newContext({
+        viewport: opening.size ?? LAPTOP,
+        colorScheme: opening.scheme ?? 'light',
+        reducedMotion: opening.reducedMotion ?? 'no-preference',
+        forcedColors: opening.forcedColors ?? 'none',
+        timezoneId: 'UTC',
+        locale: 'en-US',
+      });
+      const page = await context.newPage();
+      page.setDefaultTimeout(10_000);
+      const complaints: string[] = [];
+      const allowed: RegExp[] = [];
+      const visit = {
+        page,
+        context,
+        stub,
+        complaints,
+        allowed,
+        allow: (pattern: RegExp) => allowed.push(pattern),
+      };
+      visits.push(visit);
+      await listen(page, stub, complaints);
+      if (opening.clock) await page.clock.install({ time: T0 * 1000 });
+      await page.goto(stub.url + (opening.at ?? '#/'));
+      if (opening.greeted ?? true) await page.locator('[data-connection=open]').waitFor();
+      if (opening.clock) {
+        // A moment ahead of the page's own time: far enough to be still to come, too near for timers of ours to fire.
+        const now = await page.evaluate(() => Date.now());
+        await page.clock.pauseAt(now + 2000);
+      }
+      return visit;
+    },
+  };
+}
+
+async function listen(page: Page, stub: Stub, complaints: string[]): Promise<void> {
+  page.on('pageerror', (error) => complaints.push(`error: ${error.message}`));
+  page.on('console', (message) => {
+    if (message.type() === 'error') complaints.push(`console: ${message.text()}`);
+  });
+  page.on('request', (request) => {
+    const url = new URL(request.url());
+    const own =
+      url.protocol === 'data:' || url.protocol === 'blob:' || url.origin === new URL(stub.url).origin;
+    if (!own) complaints.push(`request to ${request.url()}`);
+  });
+  await page.exposeFunction('breach', (what: string) => complaints.push(`content policy: ${what}`));
+  await page.addInitScript(() => {
+    document.addEventListener('securitypolicyviolation', (event) => {
+      (window as unknown as { breach(what: string): void }).breach(
+        `${event.violatedDirective} ${event.blockedURI}`,
+      );
+    });
+  });
+}
+
+/** Lets what was said reach the page while its clock stands still. */
+export async function settle(page: Page): Promise<void> {
+  await new Promise((resolve) => setTimeout(resolve, 60));
+  await page.clock.runFor(50);
+}
+
+export async function keepPicture(page: Page, name: string): Promise<void> {
+  mkdirSync(ARTEFACTS, { recursive: true });
+  const file = `${name.replaceAll(/[^a-z0-9]+/gi, '-').toLowerCase()}.png`;
+  await page.screenshot({ path: join(ARTEFACTS, file), fullPage: true });
+}
+
+export async function colourOf(
+  locator: Locator,
+  property: 'color' | 'backgroundColor' = 'color',
+): Promise<string> {
+  return locator.evaluate((element, name) => getComputedStyle(element)[name], property);
+}
+
+export async function boxOf(
+  locator: Locator,
+): Promise<{ x: number; y: number; width: number; height: number }> {
+  const box = await locator.boundingBox();
+  if (!box) throw new Error('nothing is seen');
+  return box;
+}
+
+/** By how many pixels the page is wider than its window. */
+export async function overhang(page: Page): Promise<number> {
+  return page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+}
