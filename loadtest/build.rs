@@ -12,7 +12,9 @@ fn main() -> std::io::Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("page");
     let mut files = Vec::new();
-    gather(&root, &root, &mut files)?;
+    if root.is_dir() {
+        gather(&root, &root, &mut files)?;
+    }
     files.sort();
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
     let mut code = String::from("pub(super) const FILES: &[File] = &[\n");
@@ -32,7 +34,7 @@ fn main() -> std::io::Result<()> {
         };
         let _ = writeln!(
             code,
-            "    File {{ path: {path:?}, bytes: {plain}, gzip: {gzip}, etag: \"\\\"{:016x}\\\"\" }},",
+            "    File {{ path: {path:?}, bytes: {plain}, gzip: {gzip}, etag: \"W/\\\"{:016x}\\\"\" }},",
             hash.finish()
         );
     }

@@ -316,9 +316,12 @@ impl Index {
         self.tree.bytes() + self.worker_bytes.load(Ordering::Relaxed)
     }
 
-    /// The tree, and who sits where in it.
-    pub(crate) fn looked_at(&self) -> (&RadixTree, Arc<Directory>) {
-        (&self.tree, Arc::clone(&self.registry.read().directory))
+    pub(crate) fn tree(&self) -> &RadixTree {
+        &self.tree
+    }
+
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        Arc::clone(&self.registry.read().directory)
     }
 
     /// All workers, by slot. What they hold may change until they are locked.

@@ -36,7 +36,7 @@ impl Index {
     /// The `most` largest nodes. Events wait meanwhile, lookups do not; none where the tree has more than
     /// `most_nodes`, so that they never wait for long.
     pub fn outline(&self, most: usize, most_nodes: usize) -> Option<Outline> {
-        let (tree, directory) = self.looked_at();
+        let tree = self.tree();
         let topology = tree.write();
         if topology.node_count() > most_nodes {
             return None;
@@ -46,7 +46,8 @@ impl Index {
         nodes.sort_unstable_by_key(|(_, place)| Reverse(place.start));
         let mut held: HashMap<AnchorId, u64> = HashMap::with_capacity(nodes.len());
         for (anchor, place) in &nodes {
-            let own: u64 = tree.device_extents(place).iter().map(|(_, extent)| u64::from(*extent)).sum();
+            let own: u64 =
+                tree.with_device_extents(place, |held| held.map(|(_, extent)| u64::from(extent)).sum());
             let sum = held.entry(*anchor).or_default();
             *sum += own;
             let sum = *sum;
@@ -60,17 +61,17 @@ impl Index {
         nodes.truncate(most);
         let at: HashMap<AnchorId, usize> =
             nodes.iter().enumerate().map(|(at, (anchor, _))| (*anchor, at)).collect();
-        let workers: HashMap<usize, WorkerId> = directory.workers().collect();
+        // Asked for under the tree's lock: what it holds is cleared before a slot changes hands.
+        let workers: HashMap<usize, WorkerId> = self.directory().workers().collect();
         let shown = nodes.iter().map(|(anchor, place)| {
-            let extents = tree.device_extents(place);
-            let known = |(slot, extent): &(u32, u32)| Some((*workers.get(&(*slot as usize))?, *extent));
+            let known = |(slot, extent): (u32, u32)| Some((*workers.get(&(slot as usize))?, extent));
             OutlineNode {
                 parent: place.parent.and_then(|parent| at.get(&parent).copied()),
                 first: place.key,
                 start: place.start,
                 blocks: tree.node_len(place),
                 held_below: held[anchor],
-                holders: extents.iter().filter_map(known).collect(),
+                holders: tree.with_device_extents(place, |held| held.filter_map(known).collect()),
             }
         });
         Some(Outline { nodes: shown.collect(), left_out })

@@ -201,11 +201,16 @@ impl RadixTree {
         self.read(place, Node::len)
     }
 
-    /// Who holds how many first blocks of this node on the device.
-    pub(crate) fn device_extents(&self, place: &Place) -> Vec<(Slot, u32)> {
+    /// Shows who holds how many first blocks of this node on the device.
+    pub(crate) fn with_device_extents<R>(
+        &self,
+        place: &Place,
+        look: impl FnOnce(&mut dyn Iterator<Item = (Slot, u32)>) -> R,
+    ) -> R {
         self.read(place, |node| {
             let full = node.device().full.iter().map(|slot| (slot, node.len()));
-            full.chain(node.device().partial().iter().map(|partial| (partial.slot, partial.extent))).collect()
+            let partial = node.device().partial().iter().map(|partial| (partial.slot, partial.extent));
+            look(&mut full.chain(partial))
         })
     }
 

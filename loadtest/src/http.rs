@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -31,6 +31,21 @@ pub(crate) fn connections(connect: Duration) -> anyhow::Result<Connections> {
         .pool_idle_timeout(Duration::from_secs(4))
         .build(connector))
 }
+
+/// Somebody answered, and it was no.
+#[derive(Debug)]
+pub struct Refused {
+    pub status: u16,
+    pub body: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "status {}: {}", self.status, self.body.chars().take(300).collect::<String>())
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// Asks for small things that are answered whole.
 #[derive(Clone, Debug)]
@@ -61,13 +76,12 @@ impl Http {
             let status = response.status();
             let body = Limited::new(response.into_body(), most_bytes).collect().await;
             let body = body.map_err(|error| anyhow::anyhow!("{error}"))?.to_bytes();
-            ensure!(
-                status.is_success(),
-                "status {}: {}",
-                status.as_u16(),
-                String::from_utf8_lossy(&body).chars().take(300).collect::<String>()
-            );
-            Ok(body)
+            if status.is_success() {
+                Ok(body)
+            } else {
+                let body = String::from_utf8_lossy(&body).into_owned();
+                Err(anyhow::Error::new(Refused { status: status.as_u16(), body }))
+            }
         };
         let late = || format!("no answer within {:?}", self.patience);
         let answered = tokio::time::timeout(self.patience, asked).await.with_context(late);

@@ -43,6 +43,16 @@ pub fn run(
     modes: &[Mode],
     progress: impl Fn(usize, usize) + Sync,
 ) -> anyhow::Result<Vec<Cell>> {
+    run_until(settings, modes, || false, progress)
+}
+
+/// The same; told to stop, it leaves out the levels that are not begun yet.
+pub fn run_until(
+    settings: &Settings,
+    modes: &[Mode],
+    stop: impl Fn() -> bool + Sync,
+    progress: impl Fn(usize, usize) + Sync,
+) -> anyhow::Result<Vec<Cell>> {
     let trace = settings.workload.trace.as_deref().map(Trace::read).transpose()?;
     let sweeps: Vec<_> = modes.iter().flat_map(|mode| (0..settings.seeds).map(move |n| (*mode, n))).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -55,7 +65,7 @@ pub fn run(
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some((mode, n)) = sweeps.get(place).copied() else { return };
                     let seed = settings.first_seed + n as u64;
-                    let levels = Lab::new(settings, trace.as_ref(), mode, seed).sweep();
+                    let levels = Lab::new(settings, trace.as_ref(), mode, seed).sweep(&stop);
                     if let Ok(mut results) = results.lock() {
                         results[place] = levels;
                     }

@@ -12,19 +12,25 @@ mod stage;
 mod sweeps;
 mod tree;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::{Mutex, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use self::administration::Administration;
@@ -32,8 +38,8 @@ pub use self::baselines::Baselines;
 use self::baselines::{Promise, Table};
 use self::feed::Feed;
 pub use self::infrastructure::Infrastructure;
-use self::problem::Problem;
-pub use self::stage::{MakeLoad, Run, Scene, Stage};
+pub use self::problem::Problem;
+pub use self::stage::{MakeLoad, Play, Run, Scene, Stage};
 use self::sweeps::{Sweeps, Wanted};
 use self::tree::Trees;
 use crate::live::{Book, Conversation, Level, Listing, Shown, routes};
@@ -77,9 +83,17 @@ pub struct Web {
     pub about: About,
     /// To look at only.
     pub read_only: bool,
+    /// Somebody else changes the router's mode, again and again.
+    pub mode_is_theirs: bool,
+    /// Where sweeps are kept; nowhere when none.
+    pub sweeps_dir: Option<PathBuf>,
     feed: Feed,
     sweeps: Sweeps,
     trees: Trees,
+    /// Who changes load or mode does so alone.
+    turn: Mutex<()>,
+    explaining: Semaphore,
+    closing: CancellationToken,
     /// Another one stands for another process.
     instance: String,
 }
@@ -91,6 +105,12 @@ const MOST_BASELINES: usize = 8 << 20;
 const MOST_PROMPT: usize = 256 << 10;
 const MOST_LISTED: usize = 200;
 const MOST_SOCKETS: usize = 64;
+/// Prompts that are tokenized for strangers at a time.
+const MOST_EXPLAINING: usize = 4;
+/// Bytes of a message of a page's, which says nothing.
+const MOST_HEARD: usize = 1 << 10;
+/// Until a load or sweep that is to end is not waited for any more.
+const CLOSING: Duration = Duration::from_secs(5);
 
 impl Web {
     /// A load that somebody else runs, to look at.
@@ -104,27 +124,77 @@ impl Web {
             baselines: Baselines::new(None)?,
             about,
             read_only: false,
+            mode_is_theirs: false,
+            sweeps_dir: None,
             feed: Feed::default(),
             sweeps: Sweeps::default(),
             trees: Trees::default(),
+            turn: Mutex::default(),
+            explaining: Semaphore::new(MOST_EXPLAINING),
+            closing: CancellationToken::new(),
             instance: format!("{:016x}", rand::random::<u64>()),
         })
     }
 
     /// Starts the load, if there is one to be started.
-    pub async fn start(&self) -> anyhow::Result<()> {
-        let stage = self.stage.as_ref().context("there is no load to be started")?;
-        stage.start(None).await.map_err(|problem| anyhow::anyhow!("{problem:?}"))
+    pub async fn start(&self) -> Result<(), Problem> {
+        self.begin(None).await
+    }
+
+    async fn begin(&self, concurrency: Option<usize>) -> Result<(), Problem> {
+        let _turn = self.turn.lock().await;
+        self.not_swept()?;
+        self.stage.as_ref().ok_or_else(fixed)?.start(concurrency).await?;
+        self.feed.mark("start", "start");
+        Ok(())
+    }
+
+    /// No more listeners, load or sweep; a router that is swept is put back as it was.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        let over = async {
+            loop {
+                self.sweeps.stop_all();
+                let _ = self.stage.as_ref().map(Stage::stop);
+                if !self.sweeps.any_runs() && self.stage.as_ref().is_none_or(|stage| stage.is_stopped()) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSING, over).await;
+    }
+
+    /// Whether a sweep has engines and router to itself.
+    pub fn is_swept(&self) -> bool {
+        self.sweeps.on_stage().is_some()
+    }
+
+    /// Whether there is a load: a sweep's, our own, or one that others run.
+    fn run(&self) -> Run {
+        match &self.stage {
+            Some(stage) if !self.is_swept() => stage.scene().run,
+            _ if self.shown.live().is_some() => Run::Running,
+            _ => Run::Stopped,
+        }
+    }
+
+    /// What is wanted of it.
+    fn level(&self) -> Option<Level> {
+        match &self.stage {
+            Some(stage) if !self.is_swept() => Some(Level::Concurrency(stage.scene().concurrency)),
+            _ => self.shown.live().and_then(|live| live.control.level()),
+        }
     }
 
     fn can(&self) -> Value {
-        let writes = !self.read_only;
+        let (writes, staged) = (!self.read_only, self.stage.is_some());
         let fixed = self.shown.live().is_some_and(|live| live.control.is_fixed());
         json!({
-            "run": writes && self.stage.is_some(),
-            "level": writes && !fixed,
-            "mode": writes && self.router.is_some(),
-            "sweep": writes,
+            "run": writes && staged,
+            "level": writes && (staged || !fixed),
+            "mode": writes && staged && self.router.is_some() && !self.mode_is_theirs,
+            "sweep": writes && staged,
             "explain": self.router.is_some(),
             "tree": self.router.is_some(),
         })
@@ -134,21 +204,19 @@ impl Web {
         self.about.objective.into()
     }
 
-    /// Wide enough for the level it stands at.
+    /// Wide enough for the level it began with and the one it stands at.
     fn slider(&self) -> Value {
-        let (mut min, mut max, step) = SLIDER;
-        let level = match &self.stage {
-            Some(stage) => Some(stage.scene().level),
-            None => self.shown.live().and_then(|live| live.control.level()),
-        };
-        if let Some(Level::Concurrency(count)) = level {
-            (min, max) = (min.min(count), max.max(count));
-        }
-        json!({"min": min, "max": max, "step": if min == SLIDER.0 { step } else { 1 }})
+        let first = self.stage.as_ref().map(|stage| stage.play().concurrency);
+        let now = self.level().and_then(|level| match level {
+            Level::Concurrency(count) => Some(count),
+            Level::Rate(_) => None,
+        });
+        slider(first.into_iter().chain(now))
     }
 
     fn target(&self) -> Option<String> {
-        self.shown.live().map(|live| live.target.clone())
+        let staged = self.stage.as_ref().map(|stage| stage.play().target.clone());
+        staged.or_else(|| self.shown.live().map(|live| live.target.clone()))
     }
 
     /// What changes something is refused where only looking is allowed.
@@ -158,9 +226,7 @@ impl Web {
 
     fn stage(&self) -> Result<&Arc<Stage>, Problem> {
         self.may_write()?;
-        self.stage
-            .as_ref()
-            .ok_or_else(|| Problem::not_here("this load is measured as it is, and cannot be changed"))
+        self.stage.as_ref().ok_or_else(fixed)
     }
 
     /// A sweep has engines and router to itself.
@@ -178,7 +244,23 @@ impl Web {
     }
 }
 
-/// Serves until the handle is dropped; gives the address it has.
+fn fixed() -> Problem {
+    Problem::not_here("this load is measured as it is, and cannot be changed")
+}
+
+fn slider(levels: impl Iterator<Item = usize>) -> Value {
+    let (mut min, mut max, mut step) = SLIDER;
+    for level in levels {
+        // One that is not among its steps is shown as what it is.
+        if level < SLIDER.0 || !(level - SLIDER.0).is_multiple_of(SLIDER.2) {
+            step = 1;
+        }
+        (min, max) = (min.min(level), max.max(level));
+    }
+    json!({"min": min, "max": max, "step": step})
+}
+
+/// Serves until the handle is dropped; gives the address it has. [`Web::close`] ends what goes on by itself.
 pub async fn serve(
     address: SocketAddr,
     web: Arc<Web>,
@@ -209,11 +291,13 @@ pub async fn serve(
         .route("/api/sweeps/{id}", get(sweep))
         .route("/api/sweeps/{id}/stop", post(stop_sweep))
         .route("/api/sweeps/{id}/{report}", get(sweep_report))
-        .fallback(file)
+        .fallback_service(get(file).with_state(web.clone()))
         .with_state(web.clone());
-    let routes = own.merge(routes(web.shown.clone()));
+    let mut routes = own.merge(routes(web.shown.clone())).layer(map_response(problem::in_form));
+    if bound.ip().is_loopback() {
+        routes = routes.layer(from_fn(own_host));
+    }
     let serving = async move {
-        // It ends with the process.
         tokio::select! {
             _ = async { axum::serve(listener, routes).await } => {}
             () = feed::tick(web) => {}
@@ -224,6 +308,21 @@ pub async fn serve(
 
 type Shared = State<Arc<Web>>;
 type Answer<T> = Result<T, Problem>;
+
+/// A page elsewhere whose name was made to lead here would pass for our own: here only this machine's names are right.
+async fn own_host(request: Request, next: Next) -> Response {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    let ours = host.is_some_and(|host| {
+        let name = host.host().trim_matches(['[', ']']);
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    });
+    if ours {
+        next.run(request).await
+    } else {
+        Problem::not_here("host is not this machine, expected localhost or an address").into_response()
+    }
+}
 
 /// The page itself, or the plain one where there is none.
 async fn file(State(web): Shared, uri: Uri, headers: HeaderMap) -> Response {
@@ -244,10 +343,12 @@ async fn listen(State(web): Shared, headers: HeaderMap, upgrade: WebSocketUpgrad
     {
         return Problem::not_here(format!("origin is {origin}, expected this page's own")).into_response();
     }
-    if web.feed.listeners() >= MOST_SOCKETS {
-        return Problem::not_now(format!("{MOST_SOCKETS} listen already")).into_response();
+    // Counted from here on.
+    let messages = web.feed.subscribe();
+    if web.feed.listeners() > MOST_SOCKETS {
+        return Problem::too_many(format!("{MOST_SOCKETS} listen already")).into_response();
     }
-    upgrade.on_upgrade(move |socket| feed::listen(web, socket))
+    upgrade.max_message_size(MOST_HEARD).on_upgrade(move |socket| feed::listen(web, socket, messages))
 }
 
 #[derive(Default, Deserialize)]
@@ -257,9 +358,8 @@ struct Start {
 }
 
 async fn start(State(web): Shared, Json(start): Json<Start>) -> Answer<Json<Value>> {
-    web.not_swept()?;
-    web.stage()?.start(start.concurrency.map(Level::Concurrency)).await?;
-    web.feed.mark("start", "start");
+    web.may_write()?;
+    web.begin(start.concurrency).await?;
     Ok(Json(web.feed.state(&web)))
 }
 
@@ -285,21 +385,27 @@ async fn change(State(web): Shared, Json(change): Json<Change>) -> Answer<Json<V
     let level = match (change.concurrency, change.rate) {
         (Some(count), None) => Level::Concurrency(count),
         (None, Some(rate)) => Level::Rate(rate),
-        _ => return Err(Problem::wrong(&anyhow::anyhow!("expected either concurrency or rate"))),
+        _ => return Err(Problem::wrong("expected either concurrency or rate")),
     };
-    match &web.stage {
-        Some(stage) => stage.set(level)?,
+    web.not_swept()?;
+    let answer = match &web.stage {
+        Some(stage) => {
+            stage.set(level)?;
+            web.feed.state(&web)
+        }
         None => {
             let live = web.shown.live().ok_or_else(|| Problem::not_now("no load is running yet"))?;
             live.control.set(level).map_err(|error| Problem::wrong(&error))?;
+            json!(live.status())
         }
-    }
-    web.feed.mark("level", level.to_string());
+    };
+    let label = match level {
+        Level::Concurrency(count) => count.to_string(),
+        Level::Rate(rate) => rate.to_string(),
+    };
+    web.feed.mark("level", label);
     web.feed.tell_state(&web);
-    Ok(match web.shown.live() {
-        Some(live) => Json(json!(live.status())),
-        None => Json(web.feed.state(&web)),
-    })
+    Ok(Json(answer))
 }
 
 async fn mode(State(web): Shared) -> Answer<Json<Value>> {
@@ -316,15 +422,21 @@ struct NewMode {
 
 /// The two modes that are compared; everything else is for the router's own administration.
 async fn set_mode(State(web): Shared, Json(wanted): Json<NewMode>) -> Answer<Json<Value>> {
-    web.may_write()?;
-    web.not_swept()?;
+    web.stage()?;
     if !matches!(wanted.mode.as_str(), "kv" | "round_robin") {
-        let error = anyhow::anyhow!("mode is {}, expected kv or round_robin", wanted.mode);
-        return Err(Problem::wrong(&error));
+        return Err(Problem::wrong(format!("mode is {}, expected kv or round_robin", wanted.mode)));
     }
+    if web.mode_is_theirs {
+        return Err(Problem::not_now("the mode is flipped again and again already (--flip)"));
+    }
+    let _turn = web.turn.lock().await;
+    web.not_swept()?;
     let answer = web.router()?.set_mode(&wanted.mode, wanted.reset).await;
     let answer = answer.map_err(|error| Problem::elsewhere(&error))?;
-    web.feed.mark("mode", wanted.mode);
+    web.feed.switched(&web, &answer);
+    if wanted.reset {
+        web.feed.mark("reset", "caches");
+    }
     Ok(Json(answer))
 }
 
@@ -337,9 +449,12 @@ struct Explain {
 async fn explain(State(web): Shared, Json(explain): Json<Explain>) -> Answer<Json<Value>> {
     let (size, prompt) = (explain.prompt.len(), explain.prompt);
     if prompt.is_empty() || size > MOST_PROMPT {
-        let error = anyhow::anyhow!("prompt has {size} bytes, expected 1 to {MOST_PROMPT}");
-        return Err(Problem::wrong(&error));
+        return Err(Problem::wrong(format!("prompt has {size} bytes, expected 1 to {MOST_PROMPT}")));
     }
+    let _permit = web
+        .explaining
+        .try_acquire()
+        .map_err(|_| Problem::too_many(format!("{MOST_EXPLAINING} prompts are explained already")))?;
     web.router()?.explain(&prompt).await.map(Json).map_err(|error| Problem::elsewhere(&error))
 }
 
@@ -349,7 +464,9 @@ async fn baselines(State(web): Shared) -> Json<Table> {
 
 async fn set_baselines(State(web): Shared, text: String) -> Answer<Json<Table>> {
     web.may_write()?;
-    web.baselines.replace(&text).map(Json).map_err(|error| Problem::wrong(&error))
+    // Some megabytes to be parsed.
+    let replaced = tokio::task::spawn_blocking(move || web.baselines.replace(&text)).await;
+    replaced.map_err(Problem::broken)?.map(Json).map_err(|error| Problem::wrong(&error))
 }
 
 async fn restore_baselines(State(web): Shared) -> Answer<Json<Table>> {
@@ -372,12 +489,13 @@ async fn conversation(State(web): Shared, Path(id): Path<u64>) -> Answer<Json<Co
 }
 
 async fn infrastructure(State(web): Shared) -> impl IntoResponse {
-    Json(web.infrastructure.look(web.router.as_ref()).await)
+    let cards = web.infrastructure.look(web.router.as_ref()).await;
+    Json(serde_json::to_value(&*cards).unwrap_or_default())
 }
 
 async fn tree(State(web): Shared) -> Answer<impl IntoResponse> {
-    let tree = web.trees.look(web.router()?, &web.book).await;
-    tree.map(Json).map_err(|error| Problem::elsewhere(&error))
+    let tree = web.trees.look(web.router()?, &web.book).await.map_err(|error| Problem::elsewhere(&error))?;
+    Ok(Json(serde_json::to_value(&*tree).unwrap_or_default()))
 }
 
 async fn list_sweeps(State(web): Shared) -> Json<Value> {
@@ -385,7 +503,8 @@ async fn list_sweeps(State(web): Shared) -> Json<Value> {
 }
 
 async fn start_sweep(State(web): Shared, Json(wanted): Json<Wanted>) -> Answer<impl IntoResponse> {
-    web.may_write()?;
+    web.stage()?;
+    let _turn = web.turn.lock().await;
     let id = web.sweeps.start(&web, wanted)?;
     Ok((StatusCode::CREATED, Json(json!({"id": id}))))
 }
@@ -410,4 +529,23 @@ async fn sweep_report(State(web): Shared, Path((id, name)): Path<(u64, String)>)
     let stem = stem.replace("report", "sweep");
     let kept = format!("attachment; filename=\"kvlane-{stem}-{id}.{ending}\"");
     Ok(([(CONTENT_TYPE, kind.to_owned()), (CONTENT_DISPOSITION, kept)], text).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slider_reaches_every_level_it_may_stand_at() {
+        for (levels, expected) in [
+            (vec![60, 120], (60, 180, 20)),
+            (vec![8, 60], (8, 180, 1)),
+            (vec![70], (60, 180, 1)),
+            (vec![190], (60, 190, 1)),
+            (vec![200], (60, 200, 20)),
+        ] {
+            let (min, max, step) = expected;
+            assert_eq!(slider(levels.into_iter()), json!({"min": min, "max": max, "step": step}));
+        }
+    }
 }

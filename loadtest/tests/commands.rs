@@ -70,6 +70,10 @@ fn what_contradicts_itself_is_refused() {
         (&["demo", "--workers", "0"], "--workers is 0, expected 1 to 64"),
         (&["demo", "--worker-port", "64000"], "--worker-port is 64000, expected 1 to 63532"),
         (&["demo", "--page-port", "8000"], "expected three different ones"),
+        (&["demo", "--read-only", "--stopped"], "cannot be used with"),
+        (&["serve", "--trace", "x"], "a trace has times of its own"),
+        (&["serve", "--concurrency", "0"], "--concurrency is 0, expected 1 to 100000"),
+        (&["serve", "--read-only"], "--read-only needs --start"),
         (&["run", "--body", "{\"stream\": false}"], "the generator's own"),
         (&["run", "--steady-start", "--rate", "1"], "cannot be used with"),
         (&["sweep", "--levels", "60,1000000000", "--dry-run"], "expected 1 to 100000"),
@@ -357,6 +361,55 @@ async fn routers_are_measured_side_by_side() {
     let shares: Vec<f64> = rows[0][13].split(['%', ' ']).filter_map(|word| word.parse().ok()).collect();
     assert!(matches!(shares[..], [held, known] if known <= held && known > 20.0), "{:?}", rows[0]);
     assert!(!said.contains("not answered"), "{said}");
+}
+
+/// The page over a router that somebody else runs; interrupted in the middle of a sweep it leaves the router as it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_is_served_for_a_router_that_is_there() {
+    use tokio::io::AsyncBufReadExt;
+    let workers = [engine(20.0).await, engine(20.0).await];
+    let app = router(&workers).await;
+    let (url, admin) = (format!("http://{}", app.address), format!("http://{}", app.admin_address.unwrap()));
+    let http = kvlane_loadtest::http::Http::new(Duration::from_secs(5)).unwrap();
+    // What is computed in virtual time cannot be waited for, and a live sweep must be.
+    for sweep in [
+        serde_json::json!({"kind": "virtual", "levels": (60..260).collect::<Vec<_>>(), "modes": ["kvlane"]}),
+        serde_json::json!({"kind": "live", "levels": [2], "modes": ["round_robin"], "window_s": 600}),
+    ] {
+        let flags = ["--url", &url, "--admin-url", &admin, "--listen", "127.0.0.1:0", "--concurrency", "3"];
+        let mut child = tokio::process::Command::new(LOAD)
+            .arg("serve")
+            .args(flags)
+            .args(["--title", "Ours", "--tokens-per-word", "1.3"])
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = tokio::io::BufReader::new(child.stderr.take().unwrap()).lines();
+        let said =
+            tokio::time::timeout(Duration::from_secs(20), lines.next_line()).await.unwrap().unwrap().unwrap();
+        let page = said.strip_prefix("the page is at ").and_then(|rest| rest.split('/').nth(2)).unwrap();
+        let page = format!("http://{page}");
+        let begun = http.post(&format!("{page}/api/sweeps"), &sweep).await.unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&begun).unwrap()["id"], 1);
+        if sweep["kind"] == "live" {
+            let mode = async || {
+                let answer = http.get(&format!("{admin}/admin/mode"), 1 << 16).await.unwrap();
+                serde_json::from_slice::<Value>(&answer).unwrap()["mode"].clone()
+            };
+            while mode().await != "round_robin" {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        let id = child.id().unwrap().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        let status =
+            tokio::time::timeout(Duration::from_secs(15), child.wait()).await.expect("it ends").unwrap();
+        assert!(status.success(), "{status}");
+        let answer = http.get(&format!("{admin}/admin/mode"), 1 << 16).await.unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap()["mode"], "kv");
+    }
+    app.drain(std::future::ready(())).await;
 }
 
 /// Everything in one command, and nothing left of it: the programs are those of this workspace.

@@ -1,5 +1,6 @@
 //! `kvlane-load demo`: engines, router and load in one command.
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
@@ -9,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use kvlane_loadtest::http::Http;
-use kvlane_loadtest::live::{Report, Shown};
-use kvlane_loadtest::web::serve;
+use kvlane_loadtest::live::Report;
+use kvlane_loadtest::web::{Web, serve};
 use serde_json::json;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -108,16 +109,23 @@ pub(crate) fn demo(arguments: &Demo) -> anyhow::Result<ExitCode> {
         "ports are {ports:?}, expected three different ones above 0"
     );
     let runtime = tokio::runtime::Runtime::new().context("threads")?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let mut interrupts = super::Interrupts::new()?;
         let mut children = Children::default();
+        let web = OnceCell::new();
         let done = tokio::select! {
-            done = show(arguments, &mut children) => done,
+            done = show(arguments, &mut children, &web) => done,
             () = interrupts.next() => Ok(()),
         };
+        if let Some(web) = web.get() {
+            Web::close(web).await;
+        }
         children.stop().await;
         done.map(|()| ExitCode::SUCCESS)
-    })
+    });
+    // What is computed for a page is not waited for.
+    runtime.shutdown_background();
+    done
 }
 
 /// What was started, and where it writes.
@@ -185,7 +193,7 @@ pub(super) fn beside(name: &str) -> PathBuf {
     here.map(|dir| dir.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
-async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
+async fn show(arguments: &Demo, children: &mut Children, opened: &OnceCell<Arc<Web>>) -> anyhow::Result<()> {
     let Demo { workers, speed, port, admin_port, worker_port, page_port, .. } = *arguments;
     let began = Instant::now();
     let text = |value: &dyn ToString| value.to_string();
@@ -229,8 +237,9 @@ async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
     );
     let prepared = endpoint_flags(&router, &admin, arguments)?.prepare().await?;
     let note = (!arguments.outside_delay).then_some(NOTE);
-    let web = arguments.page.page(prepared, Some(&admin), arguments.concurrency, speed, note)?;
-    let web = Arc::new(web);
+    let mut web = arguments.page.page(prepared, Some(&admin), arguments.concurrency, speed, note)?;
+    web.mode_is_theirs = arguments.flip.is_some();
+    let web = opened.get_or_init(|| Arc::new(web)).clone();
     let page = SocketAddr::new(arguments.page_host, page_port);
     let (page, _server) = serve(page, web.clone()).await.context("--page-port")?;
     println!("{}", advice(arguments, page, &router, &admin));
@@ -238,7 +247,7 @@ async fn show(arguments: &Demo, children: &mut Children) -> anyhow::Result<()> {
         web.start().await?;
     }
     let ends = arguments.seconds.map(|seconds| began + Duration::from_secs_f64(seconds));
-    let watching = watch(arguments, &web.shown, &http, &admin, children);
+    let watching = watch(arguments, &web, &http, &admin, children);
     match ends {
         Some(end) => tokio::time::timeout_at(end, watching).await.unwrap_or(Ok(())),
         None => watching.await,
@@ -278,19 +287,21 @@ fn advice(arguments: &Demo, page: SocketAddr, router: &str, admin: &str) -> Stri
 /// Says how it goes, and changes modes when asked to.
 async fn watch(
     arguments: &Demo,
-    shown: &Shown,
+    web: &Web,
     http: &Http,
     admin: &str,
     children: &mut Children,
 ) -> anyhow::Result<()> {
     let mut modes = ["round_robin", "kv"].into_iter().cycle();
-    let told = || match shown.live() {
+    let own = || web.shown.live().filter(|live| !live.control.is_fixed());
+    let told = || match own() {
         Some(live) => println!("{}", by_turn(&live.collector.report())),
+        None if web.is_swept() => println!("a sweep runs: the page has its figures"),
         None => println!("nothing runs yet: the page has a Start"),
     };
     let mut empty = true;
     loop {
-        if arguments.flip.is_some() {
+        if arguments.flip.is_some() && !web.is_swept() {
             let mode = modes.next().unwrap_or("kv");
             http.post(&format!("{admin}/admin/mode"), &json!({"mode": mode, "reset": true})).await?;
             println!("--- {mode}");
@@ -304,7 +315,7 @@ async fn watch(
             println!("caches are filled");
         }
         // A minute at a time, so that a change is seen.
-        if let Some(live) = shown.live() {
+        if let Some(live) = own() {
             live.collector.reset();
         }
         lines(Duration::from_secs_f64(arguments.flip.unwrap_or(60.0)), children, told).await?;

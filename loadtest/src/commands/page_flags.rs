@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use kvlane_loadtest::live::{Book, Shown};
-use kvlane_loadtest::web::{About, Administration, Baselines, Infrastructure, Stage, Web};
+use kvlane_loadtest::web::{About, Administration, Baselines, Infrastructure, Play, Stage, Web};
 
 use super::load_flags::Prepared;
 
@@ -26,6 +26,9 @@ pub(crate) struct PageFlags {
     /// The page can be looked at only
     #[arg(long, help_heading = "Page")]
     pub(crate) read_only: bool,
+    /// Where live sweeps that are started on the page are kept [default: in memory only]
+    #[arg(long, value_name = "DIR", help_heading = "Page")]
+    sweeps_dir: Option<PathBuf>,
     /// Keeps figures of conversations and not what was said
     #[arg(long, help_heading = "Page")]
     no_texts: bool,
@@ -57,10 +60,20 @@ impl PageFlags {
         web.baselines = Baselines::new(self.baselines.as_deref()).context("--baselines")?;
         web.read_only = self.read_only;
         web.book = Book::new(!self.no_texts);
-        let (objective, target, seed) = (prepared.objective, prepared.about(), prepared.seed());
-        let make = move |seed, collector| prepared.load(seed, false, collector);
-        let book = web.book.clone();
-        web.stage = Some(Stage::new(Box::new(make), objective, seed, concurrency, target, shown, book));
+        if let Some(folder) = &self.sweeps_dir {
+            super::check_writable(&folder.join("kvlane-sweep"), "--sweeps-dir")?;
+        }
+        web.sweeps_dir.clone_from(&self.sweeps_dir);
+        let play = Play {
+            objective: prepared.objective,
+            seed: prepared.seed(),
+            concurrency,
+            most: super::open_files().unwrap_or(usize::MAX),
+            target: prepared.about(),
+            conditions: prepared.conditions(),
+            make: Box::new(move |seed, collector| prepared.load(seed, false, collector)),
+        };
+        web.stage = Some(Stage::new(play, shown, web.book.clone()));
         Ok(web)
     }
 }

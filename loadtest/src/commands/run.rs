@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::live::{
-    Collector, Course, Level, Live, Phase, RUN_SCHEMA, SelfCheck, Shown, TurnRecord, Written,
+    Book, Collector, Course, Level, Live, Phase, RUN_SCHEMA, SelfCheck, Shown, TurnRecord, Written,
 };
 use kvlane_loadtest::results::write_whole;
 use kvlane_loadtest::view::{self, Look, View};
@@ -53,7 +53,8 @@ pub(crate) struct Run {
     /// Where every request's own figures go, one JSON object a line
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     records: Option<PathBuf>,
-    /// Serves /metrics for Prometheus, /api/status, and POST /api/load to change the load, such as 127.0.0.1:9400
+    /// Serves the page, /metrics for Prometheus, /api/status, and POST /api/load to change the load, such as
+    /// 127.0.0.1:9400; conversations with their texts on an address of this machine only
     #[arg(long, value_name = "HOST:PORT", help_heading = "Output")]
     listen: Option<SocketAddr>,
     /// How it is shown while it runs [default: tui on a terminal, plain when piped]
@@ -92,9 +93,16 @@ async fn measure(arguments: &Run, arrivals: Arrivals, course: Course) -> anyhow:
     let shown = Arc::new(Shown::default());
     let about = About { objective: prepared.objective, ..About::default() };
     let mut web = Web::watching(shown.clone(), about)?;
+    // What is said is not for everybody who can reach the figures.
+    web.book = Book::new(arguments.listen.is_some_and(|address| address.ip().is_loopback()));
     web.router = arguments.load.admin_url.as_deref().map(Administration::new).transpose()?;
     let web = Arc::new(web);
-    let collector = Collector::keeping(prepared.objective, course.look_back, sender, web.book.clone());
+    let collector = Collector::keeping(
+        prepared.objective,
+        course.look_back,
+        sender,
+        arguments.listen.map(|_| web.book.clone()),
+    );
     let load = prepared.load(arguments.load.seed, false, collector.clone())?;
     let _server = match arguments.listen {
         Some(address) => {

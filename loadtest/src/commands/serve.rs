@@ -1,12 +1,13 @@
 //! `kvlane-load serve`: the page, for a router that is there already.
 
+use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use kvlane_loadtest::arrivals::{Arrivals, Ramp};
-use kvlane_loadtest::web::serve as open;
+use kvlane_loadtest::web::{Web, serve as open};
 
 use super::load_flags::LoadFlags;
 use super::page_flags::PageFlags;
@@ -48,20 +49,28 @@ pub(crate) fn serve(arguments: &Serve) -> anyhow::Result<ExitCode> {
     ensure!(arguments.start || !arguments.page.read_only, "--read-only needs --start: nobody else could");
     super::check_open_files(&Arrivals::Closed(Ramp::flat(arguments.concurrency as f64)))?;
     let runtime = tokio::runtime::Runtime::new().context("threads")?;
-    runtime.block_on(async {
+    let done = runtime.block_on(async {
         let mut interrupts = super::Interrupts::new()?;
-        tokio::select! {
-            done = show(arguments) => done,
+        let web = OnceCell::new();
+        let done = tokio::select! {
+            done = show(arguments, &web) => done,
             () = interrupts.next() => Ok(()),
+        };
+        if let Some(web) = web.get() {
+            Web::close(web).await;
         }
-    })?;
-    Ok(ExitCode::SUCCESS)
+        done
+    });
+    // What is computed for a page is not waited for.
+    runtime.shutdown_background();
+    done.map(|()| ExitCode::SUCCESS)
 }
 
-async fn show(arguments: &Serve) -> anyhow::Result<()> {
+async fn show(arguments: &Serve, opened: &OnceCell<Arc<Web>>) -> anyhow::Result<()> {
     let prepared = arguments.load.clone().prepare().await?;
     let admin = arguments.load.admin_url.as_deref();
-    let web = Arc::new(arguments.page.page(prepared, admin, arguments.concurrency, 1.0, None)?);
+    let web = arguments.page.page(prepared, admin, arguments.concurrency, 1.0, None)?;
+    let web = opened.get_or_init(|| Arc::new(web)).clone();
     let (page, server) = open(arguments.listen, web.clone()).await.context("--listen")?;
     eprintln!("the page is at http://{page}/, metrics are at http://{page}/metrics");
     if admin.is_none() {

@@ -1,6 +1,7 @@
 //! Conversations with what was said in them, to be read while they go on.
 //!
-//! Bounded: of those that are over the oldest go first, and long texts lose their middle.
+//! Bounded: of those that are over the oldest go first, very many at a time are only counted, and long texts lose their
+//! middle.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use super::collector::Ended;
 use super::decisions::Decision;
 use crate::measure::Measured;
 
-/// Conversations that are over and still kept, turns of one that are kept, and of a text the characters at its beginning
-/// and end.
+/// Conversations that go on and are kept, those that are over and still kept, turns of one that are kept, and of a text
+/// the bytes at its beginning and end.
+const MOST_ACTIVE: usize = 1000;
 const MOST_ENDED: usize = 400;
 const MOST_TURNS: usize = 16;
 const BEGINNING: usize = 4096;
@@ -66,6 +68,8 @@ pub enum TurnState {
     Asking,
     Done,
     Error,
+    /// Its answer was not waited for.
+    Stopped,
 }
 
 /// A question and its answer.
@@ -120,10 +124,12 @@ struct Page {
 #[derive(Debug, Default)]
 struct Inner {
     next: u64,
+    /// Those that are not kept included.
+    active: usize,
     pages: BTreeMap<u64, Page>,
     ended: VecDeque<u64>,
-    /// Whole, the newest last.
-    openings: VecDeque<Opening>,
+    /// Whole, each text once.
+    openings: Vec<Opening>,
 }
 
 /// What conversations of a topic begin with.
@@ -184,6 +190,10 @@ impl Book {
         let mut inner = self.inner.lock();
         let id = inner.next;
         inner.next += 1;
+        inner.active += 1;
+        if inner.pages.len() - inner.ended.len() >= MOST_ACTIVE {
+            return Talk { book: self.clone(), id, status: Standing::Stopped };
+        }
         let page = Page {
             topic: topic.clone(),
             session: session.to_owned(),
@@ -197,7 +207,7 @@ impl Book {
             turns: VecDeque::new(),
         };
         inner.pages.insert(id, page);
-        Talk { book: self.clone(), id }
+        Talk { book: self.clone(), id, status: Standing::Stopped }
     }
 
     /// A turn's decision was looked up.
@@ -214,9 +224,14 @@ impl Book {
         }
     }
 
-    /// What conversations began with of late, each text once.
+    /// What conversations began with, each text once.
     pub fn openings(&self) -> Vec<Opening> {
-        self.inner.lock().openings.iter().cloned().collect()
+        self.inner.lock().openings.clone()
+    }
+
+    /// Another load begins, about other documents.
+    pub fn forget_openings(&self) {
+        self.inner.lock().openings.clear();
     }
 
     pub fn list(&self, most: usize) -> Listing {
@@ -224,7 +239,7 @@ impl Book {
         Listing {
             now: since_1970().as_secs_f64(),
             started: inner.next,
-            active: inner.pages.len() - inner.ended.len(),
+            active: inner.active,
             conversations: inner.pages.iter().rev().take(most).map(|(id, page)| page.line(*id)).collect(),
         }
     }
@@ -243,6 +258,8 @@ impl Book {
 pub(super) struct Talk {
     book: Arc<Book>,
     id: u64,
+    /// What it will have been.
+    status: Standing,
 }
 
 impl Talk {
@@ -280,10 +297,10 @@ impl Talk {
         if inner.openings.iter().any(|known| &*known.text == question) {
             return;
         }
-        if inner.openings.len() >= MOST_OPENINGS {
-            inner.openings.pop_front();
+        // The first ones stay: whoever asks for their blocks asks once.
+        if inner.openings.len() < MOST_OPENINGS {
+            inner.openings.push(Opening { topic, text: question.into() });
         }
-        inner.openings.push_back(Opening { topic, text: question.into() });
     }
 
     pub(super) fn answers(
@@ -318,19 +335,23 @@ impl Talk {
         });
     }
 
-    pub(super) fn ends(self, ended: Ended) {
-        self.close(match ended {
+    pub(super) fn ends(mut self, ended: Ended) {
+        self.status = match ended {
             Ended::Whole => Standing::Completed,
             Ended::Failed => Standing::Error,
             Ended::CutShort => Standing::Stopped,
-        });
+        };
     }
 
     fn close(&self, status: Standing) {
         let mut inner = self.book.inner.lock();
-        let Some(page) = inner.pages.get_mut(&self.id).filter(|page| page.ended.is_none()) else { return };
+        inner.active -= 1;
+        let Some(page) = inner.pages.get_mut(&self.id) else { return };
         page.status = status;
         page.ended = Some(Instant::now());
+        for turn in page.turns.iter_mut().filter(|turn| turn.state == TurnState::Asking) {
+            turn.state = TurnState::Stopped;
+        }
         inner.ended.push_back(self.id);
         if inner.ended.len() > MOST_ENDED
             && let Some(oldest) = inner.ended.pop_front()
@@ -342,7 +363,7 @@ impl Talk {
 
 impl Drop for Talk {
     fn drop(&mut self) {
-        self.close(Standing::Stopped);
+        self.close(self.status);
     }
 }
 
@@ -404,6 +425,16 @@ mod tests {
         assert!(
             kept.user.len() <= BEGINNING + END + 12 && kept.user_left_out + (BEGINNING + END) / 2 == 20_000
         );
+        stays.ends(Ended::CutShort);
+        assert_eq!(book.list(1).active, 0);
+        let many: Vec<Talk> = (0..2 * MOST_ACTIVE).map(|_| book.begins(&"t".into(), "s", 1, 3)).collect();
+        let listing = book.list(usize::MAX);
+        assert_eq!(
+            (listing.active, listing.conversations.len()),
+            (2 * MOST_ACTIVE, MOST_ACTIVE + MOST_ENDED)
+        );
+        drop(many);
+        assert_eq!((book.list(1).active, book.list(usize::MAX).conversations.len()), (0, MOST_ENDED));
         let silent = Book::new(false);
         let talk = silent.begins(&"t".into(), "s", 1, 1);
         talk.asks(1, "r", "secret");

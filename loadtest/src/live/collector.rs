@@ -230,15 +230,15 @@ impl Collector {
         Arc::new(Self::build(objective, look_back, None))
     }
 
-    /// The same, what is said is kept in a book, and every request's own figures go to `records`: what it does not take at
-    /// once is dropped and counted.
+    /// The same, what is said is kept in a book, and every request's own figures go to `records`: what it does not take
+    /// at once is dropped and counted.
     pub fn keeping(
         objective: Objective,
         look_back: Duration,
         records: Option<SyncSender<TurnRecord>>,
-        book: Arc<Book>,
+        book: Option<Arc<Book>>,
     ) -> Arc<Self> {
-        Arc::new(Self { book: Some(book), ..Self::build(objective, look_back, records) })
+        Arc::new(Self { book, ..Self::build(objective, look_back, records) })
     }
 
     pub(super) fn book(&self) -> Option<&Arc<Book>> {

@@ -87,19 +87,23 @@ async fn requests(State(shown): State<Arc<Shown>>) -> Answer<Json<Vec<TurnRecord
     Ok(Json(shown.now()?.collector.latest()))
 }
 
-async fn metrics(State(shown): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
-    let live = shown.now()?;
-    let wanted = match live.control.level() {
-        Some(Level::Concurrency(count)) => Some(count),
-        _ => None,
-    };
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    Ok((kind, exposition(&live.collector, wanted)))
+/// Of a load that is yet to come there is nothing to say, which is no failure: who scrapes it has come to the right place.
+async fn metrics(State(shown): State<Arc<Shown>>) -> impl IntoResponse {
+    let text = shown.live().map_or_else(String::new, |live| {
+        let wanted = match live.control.level() {
+            Some(Level::Concurrency(count)) => Some(count),
+            _ => None,
+        };
+        exposition(&live.collector, wanted)
+    });
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
 /// The same figures for a browser, made anew every other second; needs no script.
-pub(crate) async fn plain(State(loads): State<Arc<Shown>>) -> Answer<impl IntoResponse> {
-    let status = loads.now()?.status();
+pub(crate) async fn plain(State(loads): State<Arc<Shown>>) -> axum::response::Html<String> {
+    let Some(status) = loads.live().map(|live| live.status()) else {
+        return page("No load is running yet", "", "");
+    };
     let last = status.last_minute;
     let level = status.level.map_or_else(|| "a schedule".to_owned(), |level| level.to_string());
     let rows = [
@@ -114,10 +118,15 @@ pub(crate) async fn plain(State(loads): State<Arc<Shown>>) -> Answer<impl IntoRe
     ];
     let rows: String = rows.iter().map(|(name, value)| format!("<tr><th>{name}<td>{value}")).collect();
     let target = status.target.replace('&', "&amp;").replace('<', "&lt;");
-    Ok(axum::response::Html(format!(
+    page(&level, &format!("at {target}; the last 60 s"), &rows)
+}
+
+fn page(heading: &str, about: &str, rows: &str) -> axum::response::Html<String> {
+    axum::response::Html(format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=2><title>Load</title>\
          <style>:root{{color-scheme:light dark}}body{{font:16px system-ui;margin:2rem}}th{{text-align:left;padding-right:2rem;\
-         font-weight:normal}}td{{font-variant-numeric:tabular-nums}}</style><h1>{level}</h1><p>at {target}; the last 60 s</p>\
-         <table>{rows}</table><p><a href=/metrics>metrics</a> <a href=/api/requests>latest requests</a>"
-    )))
+         font-weight:normal}}td{{font-variant-numeric:tabular-nums}}</style><h1>{heading}</h1><p>{about}</p>\
+         <table>{rows}</table><p><a href=/metrics>metrics</a> <a href=/api/requests>latest requests</a>\
+         <p>This is the plain page. <code>make page</code> and another build put the full one in its place."
+    ))
 }

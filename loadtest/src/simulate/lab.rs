@@ -156,11 +156,14 @@ impl<'a> Lab<'a> {
     }
 
     /// All levels, one after the other, in one continuous run.
-    pub(super) fn sweep(mut self) -> Vec<Measured> {
+    pub(super) fn sweep(mut self, stop: impl Fn() -> bool) -> Vec<Measured> {
+        if stop() {
+            return Vec::new();
+        }
         let levels = &self.settings.levels;
         self.set_level(levels.first().copied().unwrap_or(0));
         self.run_for(self.settings.fill_s);
-        levels.iter().map(|level| self.measure(*level)).collect()
+        levels.iter().take_while(|_| !stop()).map(|level| self.measure(*level)).collect()
     }
 
     fn measure(&mut self, level: usize) -> Measured {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::http::Http;
+use crate::http::{Http, Refused};
 
 #[derive(Clone, Debug)]
 pub struct Administration {
@@ -28,13 +28,13 @@ impl Administration {
     }
 
     async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let answer = self.http.get(&format!("{}{path}", self.base), MOST_BYTES).await?;
-        serde_json::from_slice(&answer).with_context(|| path.to_owned())
+        let answer = self.http.get(&format!("{}{path}", self.base), MOST_BYTES).await;
+        serde_json::from_slice(&answer.map_err(|error| told(&error))?).with_context(|| path.to_owned())
     }
 
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let answer = self.http.post(&format!("{}{path}", self.base), body).await?;
-        serde_json::from_slice(&answer).with_context(|| path.to_owned())
+        let answer = self.http.post(&format!("{}{path}", self.base), body).await;
+        serde_json::from_slice(&answer.map_err(|error| told(&error))?).with_context(|| path.to_owned())
     }
 
     pub(super) async fn mode(&self) -> anyhow::Result<Value> {
@@ -72,6 +72,18 @@ impl Administration {
     pub(super) async fn metrics(&self) -> anyhow::Result<String> {
         let answer = self.http.get(&format!("{}/metrics", self.base), MOST_BYTES).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+/// The router's own sentence. Where it is reached is nobody's business who looks at a page.
+fn told(error: &anyhow::Error) -> anyhow::Error {
+    let Some(refused) = error.downcast_ref::<Refused>() else {
+        return anyhow::anyhow!("the router's administration does not answer");
+    };
+    let body: Value = serde_json::from_str(&refused.body).unwrap_or_default();
+    match body["error"]["message"].as_str() {
+        Some(message) => anyhow::anyhow!("{message}"),
+        None => anyhow::anyhow!("the router's administration answered {}", refused.status),
     }
 }
 

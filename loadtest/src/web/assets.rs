@@ -21,7 +21,6 @@ include!(concat!(env!("OUT_DIR"), "/page.rs"));
 const POLICY: &str = "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; connect-src 'self'; \
                       frame-ancestors 'self'; base-uri 'none'; object-src 'none'";
 
-/// Whether there is a page.
 pub(super) fn any() -> bool {
     !FILES.is_empty()
 }
@@ -40,8 +39,12 @@ fn kind(path: &str) -> &'static str {
 
 /// A file by its path; none when there is no such file.
 pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response> {
+    found(FILES, path, headers)
+}
+
+fn found(files: &[File], path: &str, headers: &HeaderMap) -> Option<Response> {
     let path = if path.is_empty() { "index.html" } else { path };
-    let file = FILES.iter().find(|file| file.path == path)?;
+    let file = files.iter().find(|file| file.path == path)?;
     let says = |name, wanted: &str| {
         headers
             .get(name)
@@ -49,7 +52,7 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response> {
             .is_some_and(|value| value.contains(wanted))
     };
     let same = says(IF_NONE_MATCH, file.etag);
-    let packed = file.gzip.filter(|_| says(ACCEPT_ENCODING, "gzip"));
+    let packed = file.gzip.filter(|_| says(ACCEPT_ENCODING, "gzip") && !says(ACCEPT_ENCODING, "gzip;q=0"));
     let bytes = if same { &[][..] } else { packed.unwrap_or(file.bytes) };
     let mut response = Body::from(bytes).into_response();
     if same {
@@ -70,4 +73,43 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response> {
         set(CONTENT_ENCODING, "gzip");
     }
     Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: File =
+        File { path: "index.html", bytes: b"<!doctype html>", gzip: Some(b"packed"), etag: "W/\"1234\"" };
+
+    fn asked(path: &str, headers: &[(axum::http::HeaderName, &'static str)]) -> Option<Response> {
+        let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        found(&[FILE, File { path: "assets/a.js", gzip: None, ..FILE }], path, &headers.collect())
+    }
+
+    #[tokio::test]
+    async fn a_file_is_given_once_and_packed_to_who_can_unpack_it() {
+        let body = async |response: Response| axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+        let plain = asked("", &[]).unwrap();
+        let header =
+            |of: &Response, name| of.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(header(&plain, CONTENT_TYPE).as_deref(), Some("text/html; charset=utf-8"));
+        assert_eq!(
+            (header(&plain, CONTENT_ENCODING), header(&plain, CACHE_CONTROL).as_deref()),
+            (None, Some("no-cache"))
+        );
+        assert!(header(&plain, CONTENT_SECURITY_POLICY).unwrap().starts_with("default-src 'self'"));
+        assert_eq!(&body(plain).await[..], b"<!doctype html>");
+        let packed = asked("index.html", &[(ACCEPT_ENCODING, "br, gzip")]).unwrap();
+        assert_eq!(header(&packed, CONTENT_ENCODING).as_deref(), Some("gzip"));
+        assert_eq!(&body(packed).await[..], b"packed");
+        assert_eq!(header(&asked("", &[(ACCEPT_ENCODING, "gzip;q=0")]).unwrap(), CONTENT_ENCODING), None);
+        let again = asked("", &[(IF_NONE_MATCH, "W/\"1234\""), (ACCEPT_ENCODING, "gzip")]).unwrap();
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+        assert!(body(again).await.is_empty());
+        let hashed = asked("assets/a.js", &[(ACCEPT_ENCODING, "gzip")]).unwrap();
+        assert!(header(&hashed, CACHE_CONTROL).unwrap().ends_with("immutable"));
+        assert_eq!(header(&hashed, CONTENT_ENCODING), None);
+        assert!(asked("../secret", &[]).is_none());
+    }
 }

@@ -60,6 +60,8 @@ pub(super) struct Table {
     pub(super) objective: Promise,
     pub(super) modes: Modes,
     pub(super) rows: Vec<Row>,
+    /// Whether it is another than the one it began with.
+    pub(super) replaced: bool,
 }
 
 /// A table, and the one it goes back to.
@@ -71,17 +73,32 @@ pub struct Baselines {
 
 /// Modes that stand for routing by cache, the better known first.
 const KV_MODES: [&str; 4] = ["kvlane", "kvlane_session", "dynamo", "kv"];
+const MOST_LEVELS: usize = 500;
 const RECORDED_ABOUT: &str = "Recorded: six sweeps, 300 s windows, 3 × H200, 70B model in FP8";
 
 #[derive(Deserialize)]
 struct Recording {
+    slo: Option<Slo>,
     levels: Vec<usize>,
     rr: Map<String, Value>,
     kv: Map<String, Value>,
 }
 
+/// What was promised when it was recorded.
+#[derive(Clone, Copy, Deserialize)]
+struct Slo {
+    ttft_p95_ms: f64,
+    tpot_p95_ms: f64,
+}
+
+fn few(levels: usize) -> anyhow::Result<()> {
+    ensure!((1..=MOST_LEVELS).contains(&levels), "there are {levels} levels, expected 1 to {MOST_LEVELS}");
+    Ok(())
+}
+
 impl Recording {
-    fn table(&self, about: &str) -> anyhow::Result<Table> {
+    fn table(&self, source: &'static str, about: &str) -> anyhow::Result<Table> {
+        few(self.levels.len())?;
         let figures = |of: &Map<String, Value>, at: usize| {
             // What was recorded between tokens is what is called time per token elsewhere.
             let mut row: Map<String, Value> =
@@ -96,18 +113,22 @@ impl Recording {
             Ok(Row { concurrency: *concurrency, rr: figures(&self.rr, at)?, kv: figures(&self.kv, at)? })
         });
         Ok(Table {
-            source: "recorded",
+            source,
             about: about.to_owned(),
-            objective: Objective::default().into(),
+            objective: self.slo.map_or_else(
+                || Objective::default().into(),
+                |slo| Promise { ttft_ms: slo.ttft_p95_ms, tpot_ms: slo.tpot_p95_ms },
+            ),
             modes: Modes { rr: "round_robin".to_owned(), kv: "kv".to_owned() },
             rows: rows.collect::<anyhow::Result<_>>()?,
+            replaced: false,
         })
     }
 }
 
 fn recorded() -> Table {
     let recording: Recording = serde_json::from_str(RECORDED).expect("an embedded file that tests read");
-    recording.table(RECORDED_ABOUT).expect("an embedded file that tests read")
+    recording.table("recorded", RECORDED_ABOUT).expect("an embedded file that tests read")
 }
 
 impl From<&LevelFigures> for Figures {
@@ -133,7 +154,7 @@ fn parsed(text: &str) -> anyhow::Result<Table> {
     let value: Value = serde_json::from_str(text).context("the file is no JSON")?;
     if value.get("schema").is_none() && value.get("levels").is_some() {
         let recording: Recording = serde_json::from_value(value).context("a recording")?;
-        return recording.table("Recorded figures of a file");
+        return recording.table("file", "Figures of a file");
     }
     let results = Results::parse(text)?;
     let set = results.sets.first().context("the file has no sets, expected one")?;
@@ -149,6 +170,7 @@ fn parsed(text: &str) -> anyhow::Result<Table> {
     let kv = named(&KV_MODES).with_context(|| {
         format!("modes are {}, expected one of {} among them", modes.join(", "), KV_MODES.join(", "))
     })?;
+    few(set.levels().len())?;
     let figures = |mode: &str, level: usize| {
         set.mean(mode, level).map_or_else(Figures::default, |(mean, _)| Figures::from(&mean))
     };
@@ -159,6 +181,7 @@ fn parsed(text: &str) -> anyhow::Result<Table> {
         objective: results.objective.into(),
         modes: Modes { rr: rr.to_owned(), kv: kv.to_owned() },
         rows: set.levels().iter().map(row).collect(),
+        replaced: false,
     })
 }
 
@@ -180,7 +203,7 @@ impl Baselines {
     }
 
     pub(super) fn replace(&self, text: &str) -> anyhow::Result<Table> {
-        let table = parsed(text)?;
+        let table = Table { replaced: true, ..parsed(text)? };
         *self.now.write() = table.clone();
         Ok(table)
     }
@@ -205,10 +228,16 @@ mod tests {
         assert_eq!((table.rows[6].rr.tpot_p95_ms, table.rows[6].rr.itl_p95_ms), (Some(54.0), Some(54.0)));
         let sweep = serde_json::to_string(&crate::results::tests::sweep()).unwrap();
         let replaced = baselines.replace(&sweep).unwrap();
-        assert_eq!((replaced.modes.kv.as_str(), replaced.rows.len()), ("kvlane", 3));
+        assert_eq!((replaced.modes.kv.as_str(), replaced.rows.len(), replaced.replaced), ("kvlane", 3, true));
         assert_eq!(replaced.rows[0].rr.ttft_p95_ms, Some(510.0));
         assert_eq!(baselines.restore(), table);
+        let own = RECORDED.replacen("600", "700", 1);
+        let replaced = baselines.replace(&own).unwrap();
+        assert_eq!((replaced.source, replaced.objective.ttft_ms), ("file", 700.0));
+        baselines.restore();
+        let many = format!("{{\"levels\": [{}1], \"rr\": {{}}, \"kv\": {{}}}}", "1,".repeat(MOST_LEVELS));
         for (text, why) in [
+            (many.as_str(), "there are 501 levels, expected 1 to 500"),
             ("nonsense", "the file is no JSON"),
             ("{\"schema\": \"kvlane-load.run/1\"}", "expected kvlane-load.sweep/1"),
         ] {

@@ -9,7 +9,6 @@ use kvlane_engine_adapters::process::since_1970;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Web;
@@ -50,6 +49,8 @@ struct Kept {
 struct RouterSeen {
     mode: Value,
     policy: Value,
+    /// How often its mode was set from here: an answer from before is not news.
+    set: u64,
     queued: Option<f64>,
     before_first_token: Option<f64>,
     hit_pct: Option<f64>,
@@ -79,17 +80,45 @@ impl Feed {
         self.sender.receiver_count()
     }
 
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Utf8Bytes> {
+        self.sender.subscribe()
+    }
+
     /// Something was done that explains what figures do next.
     pub(super) fn mark(&self, kind: &'static str, label: impl Into<String>) {
         let mark = Mark { t: since_1970().as_secs_f64(), kind, label: label.into() };
-        self.say(&json!({"type": "mark", "t": mark.t, "kind": kind, "label": mark.label}));
+        let said = json!({"type": "mark", "t": mark.t, "kind": kind, "label": mark.label});
+        // Whoever comes between the two has it twice rather than never.
         self.kept.lock().history.mark(mark);
+        self.say(&said);
+    }
+
+    /// The router was told another mode from here.
+    pub(super) fn switched(&self, web: &Web, mode: &Value) {
+        self.kept.lock().router.set += 1;
+        self.routed(web, mode);
+    }
+
+    /// The router has this mode, whoever set it.
+    fn routed(&self, web: &Web, mode: &Value) {
+        let before = {
+            let router = &mut self.kept.lock().router;
+            router.policy = mode["policy"].clone();
+            std::mem::replace(&mut router.mode, mode["mode"].clone())
+        };
+        if let Some(now) = mode["mode"].as_str()
+            && before.is_string()
+            && before != now
+        {
+            self.mark("mode", now);
+        }
+        self.tell_state(web);
     }
 
     /// Everything there is to know, for one who has just come.
     fn hello(&self, web: &Web) -> Value {
+        let sweep = web.sweeps.progress();
         let kept = self.kept.lock();
-        let some = |value: &Value| if value.is_null() { Value::Null } else { value.clone() };
         json!({
             "type": "hello",
             "version": env!("CARGO_PKG_VERSION"),
@@ -106,10 +135,10 @@ impl Feed {
             "short_window_s": SHORT_WINDOW.as_secs(),
             "history": kept.history.columns(),
             "marks": kept.history.marks(),
-            "state": some(&kept.state),
-            "sample": some(&kept.sample),
-            "workers": some(&kept.workers),
-            "sweep": web.sweeps.progress(),
+            "state": kept.state,
+            "sample": kept.sample,
+            "workers": kept.workers,
+            "sweep": sweep,
         })
     }
 
@@ -118,19 +147,12 @@ impl Feed {
             let kept = self.kept.lock();
             (kept.router.mode.clone(), kept.router.policy.clone())
         };
+        let sweep = web.sweeps.on_stage();
         let scene = web.stage.as_ref().map(|stage| stage.scene());
-        let live = web.shown.live();
-        let (run, since, level, error) = match scene {
-            Some(scene) => (scene.run, scene.since, Some(scene.level), scene.error),
-            // A load that others run is there or is not.
-            None => {
-                let run = if live.is_some() { Run::Running } else { Run::Stopped };
-                (run, None, live.as_ref().and_then(|live| live.control.level()), None)
-            }
-        };
+        let (since, error) = scene.as_ref().map_or((None, None), |scene| (scene.since, scene.error.clone()));
         json!({
-            "type": "state", "run": run, "since": since, "level": level, "mode": mode, "policy": policy, "sweep": web.sweeps.on_stage(),
-            "error": error,
+            "type": "state", "run": web.run(), "since": since, "level": web.level(), "mode": mode, "policy": policy,
+            "sweep": sweep, "error": error,
         })
     }
 
@@ -163,8 +185,7 @@ impl Feed {
     }
 
     fn tell_sample(&self, web: &Web) {
-        let running = self.state(web)["run"] == json!(Run::Running);
-        let live = web.shown.live().filter(|_| running);
+        let live = web.shown.live().filter(|_| web.run() == Run::Running);
         let t = since_1970().as_secs_f64();
         let mut kept = self.kept.lock();
         let router = kept.router.clone();
@@ -204,38 +225,42 @@ impl Feed {
 
     /// Asks the router and the workers how they do.
     async fn look(&self, web: &Web) {
-        let cards = web.infrastructure.look(web.router.as_ref()).await;
-        let cards = serde_json::to_value(cards).unwrap_or_default();
-        let from_prometheus = web.infrastructure.hit_pct().await;
-        let (mut mode, mut metrics) = (Value::Null, Vec::new());
-        if let Some(router) = &web.router {
-            mode = router.mode().await.unwrap_or_default();
-            metrics = router.metrics().await.map(|text| gauges::read(&text)).unwrap_or_default();
-        }
+        let set = self.kept.lock().router.set;
+        let router = async {
+            let Some(router) = &web.router else { return (Value::Null, Vec::new()) };
+            let (mode, metrics) = tokio::join!(router.mode(), router.metrics());
+            (mode.unwrap_or_default(), metrics.map(|text| gauges::read(&text)).unwrap_or_default())
+        };
+        let cards = web.infrastructure.look(web.router.as_ref());
+        let (cards, prometheus, (mode, metrics)) =
+            tokio::join!(cards, web.infrastructure.asked_of_prometheus(), router);
+        let cards = serde_json::to_value(&*cards).unwrap_or_default();
         let mut kept = self.kept.lock();
         let seen = &mut kept.router;
-        (seen.mode, seen.policy) = (mode["mode"].clone(), mode["policy"].clone());
-        seen.queued = gauges::sum(&metrics, "kvlane_queue_requests");
-        seen.before_first_token = gauges::sum(&metrics, "dynamo_frontend_queued_requests");
-        let cached = gauges::sum(&metrics, "dynamo_frontend_cached_tokens_sum");
-        let asked = gauges::sum(&metrics, "dynamo_frontend_input_sequence_tokens_sum");
-        if let Some((cached, asked)) = cached.zip(asked) {
-            seen.counted(cached, asked);
+        let sum = |name: &str| gauges::sum(&metrics, name);
+        seen.queued = sum("kvlane_queue_requests").or(prometheus.queued);
+        seen.before_first_token = sum("dynamo_frontend_queued_requests").or(prometheus.before_first_token);
+        let counts =
+            sum("dynamo_frontend_cached_tokens_sum").zip(sum("dynamo_frontend_input_sequence_tokens_sum"));
+        seen.counted(Instant::now(), counts);
+        if prometheus.hit_pct.is_some() {
+            (seen.hit_pct, seen.hit_from) = (prometheus.hit_pct, Some("prometheus"));
         }
-        if from_prometheus.is_some() {
-            (seen.hit_pct, seen.hit_from) = (from_prometheus, Some("prometheus"));
-        }
+        let still = seen.set == set;
         kept.workers.clone_from(&cards);
         drop(kept);
         self.say(&cards);
-        self.tell_state(web);
+        if still {
+            self.routed(web, &mode);
+        }
     }
 }
 
 impl RouterSeen {
     /// The share of the last minute, from counts that only grow.
-    fn counted(&mut self, cached: f64, asked: f64) {
-        let now = Instant::now();
+    fn counted(&mut self, now: Instant, counts: Option<(f64, f64)>) {
+        (self.hit_pct, self.hit_from) = (None, None);
+        let Some((cached, asked)) = counts else { return };
         // A router that was started anew counts from zero.
         if self.tokens.back().is_some_and(|(_, _, before)| asked < *before) {
             self.tokens.clear();
@@ -280,8 +305,7 @@ pub(super) async fn tick(web: Arc<Web>) {
                 count += 1;
                 web.feed.tell_state(&web);
                 web.feed.tell_sweep(&web);
-                let running = web.feed.state(&web)["run"] == json!(Run::Running);
-                if running || count.is_multiple_of(IDLE_TICKS) {
+                if web.run() == Run::Running || count.is_multiple_of(IDLE_TICKS) {
                     web.feed.tell_sample(&web);
                 }
                 // Whoever is slow to answer is not asked again meanwhile, and nobody is asked for nobody.
@@ -299,32 +323,74 @@ pub(super) async fn tick(web: Arc<Web>) {
     }
 }
 
-/// Tells one listener everything, then what changes, until it leaves.
-pub(super) async fn listen(web: Arc<Web>, mut socket: WebSocket) {
-    let mut messages = web.feed.sender.subscribe();
+/// Tells one listener everything, then what changes, until it leaves or is not heard of any more.
+pub(super) async fn listen(
+    web: Arc<Web>,
+    mut socket: WebSocket,
+    mut messages: broadcast::Receiver<Utf8Bytes>,
+) {
     web.feed.tell_state(&web);
     let hello = |web: &Web| Message::text(web.feed.hello(web).to_string());
-    if socket.send(hello(&web)).await.is_err() {
-        return;
-    }
     let mut pings = tokio::time::interval(PING);
+    let mut heard_at = Instant::now();
+    let mut next = Some(hello(&web));
     loop {
-        let sent = tokio::select! {
-            message = messages.recv() => match message {
-                Ok(message) => socket.send(Message::Text(message)).await,
-                // It missed some: from the beginning.
-                Err(RecvError::Lagged(_)) => socket.send(hello(&web)).await,
-                Err(RecvError::Closed) => return,
-            },
-            _ = pings.tick() => socket.send(Message::Ping(axum::body::Bytes::new())).await,
-            heard = socket.recv() => match heard {
-                // Nothing a page says over the socket means anything.
-                Some(Ok(_)) => Ok(()),
-                Some(Err(_)) | None => return,
+        let message = match next.take() {
+            Some(message) => message,
+            None => tokio::select! {
+                () = web.closing.cancelled() => return,
+                message = messages.recv() => match message {
+                    Ok(message) => Message::Text(message),
+                    // It missed some: from the beginning, and nothing that is older than that.
+                    Err(_) => {
+                        messages = messages.resubscribe();
+                        hello(&web)
+                    }
+                },
+                _ = pings.tick() => {
+                    if heard_at.elapsed() > 3 * PING {
+                        return;
+                    }
+                    Message::Ping(axum::body::Bytes::new())
+                }
+                heard = socket.recv() => match heard {
+                    // Nothing a page says over the socket means anything, but that it is there.
+                    Some(Ok(_)) => {
+                        heard_at = Instant::now();
+                        continue;
+                    }
+                    Some(Err(_)) | None => return,
+                },
             },
         };
-        if sent.is_err() {
+        // Who does not read is let go: his place may be wanted.
+        if !matches!(tokio::time::timeout(PING, socket.send(message)).await, Ok(Ok(()))) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_share_of_cached_tokens_is_of_the_last_minute() {
+        let mut seen = RouterSeen::default();
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        seen.counted(at(0), Some((1000.0, 2000.0)));
+        assert_eq!((seen.hit_pct, seen.hit_from), (None, None), "nothing to compare with");
+        seen.counted(at(2), Some((1090.0, 2100.0)));
+        assert_eq!((seen.hit_pct, seen.hit_from), (Some(90.0), Some("router")));
+        seen.counted(at(100), Some((1100.0, 2200.0)));
+        seen.counted(at(102), Some((1100.0, 2300.0)));
+        assert_eq!(seen.hit_pct, Some(0.0), "what was before is over");
+        seen.counted(at(104), None);
+        assert_eq!((seen.hit_pct, seen.hit_from), (None, None), "who does not answer tells nothing");
+        seen.counted(at(106), Some((5.0, 10.0)));
+        assert_eq!(seen.hit_pct, None, "a router that was started anew");
+        seen.counted(at(108), Some((10.0, 20.0)));
+        assert_eq!(seen.hit_pct, Some(50.0));
     }
 }

@@ -1,11 +1,14 @@
 //! Workers and their GPUs: from Prometheus where there is one, else from what workers say of themselves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kvlane_engine_adapters::process::since_1970;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::administration::Administration;
 use super::gauges::{self, Gauge};
@@ -49,11 +52,24 @@ pub(super) struct Cards {
     workers: Vec<Card>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Infrastructure {
     http: Http,
     prometheus: Option<String>,
+    last: Mutex<Option<(Instant, Arc<Cards>)>>,
 }
+
+/// What Prometheus knows of the router: the share of prompt tokens that came from caches in the last minute, requests that
+/// wait for a slot, and those that wait for their first token.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Scraped {
+    pub(super) hit_pct: Option<f64>,
+    pub(super) queued: Option<f64>,
+    pub(super) before_first_token: Option<f64>,
+}
+
+/// However many look, workers are asked once in that time.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// A worker that does not answer must not hold up the others for long.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -65,18 +81,40 @@ const FREE: &str = "DCGM_FI_DEV_FB_FREE";
 
 impl Infrastructure {
     pub fn new(prometheus: Option<&str>) -> anyhow::Result<Self> {
-        Ok(Self { http: Http::new(PATIENCE)?, prometheus: prometheus.map(str::to_owned) })
+        let prometheus = prometheus.map(|url| url.trim_end_matches('/').to_owned());
+        Ok(Self { http: Http::new(PATIENCE)?, prometheus, last: Mutex::default() })
     }
 
-    /// The share of prompt tokens that came from caches in the last minute, as Prometheus has it.
-    pub(super) async fn hit_pct(&self) -> Option<f64> {
-        let query = "sum(rate(dynamo_frontend_cached_tokens_sum[1m])) / \
+    /// How the router does, as Prometheus has it.
+    pub(super) async fn asked_of_prometheus(&self) -> Scraped {
+        let Some(prometheus) = &self.prometheus else { return Scraped::default() };
+        let one = async |query: &str| {
+            let answer = gauges::asked(&self.http, prometheus, query).await.ok()?;
+            answer.first().map(|gauge| gauge.value).filter(|value| value.is_finite())
+        };
+        let share = "sum(rate(dynamo_frontend_cached_tokens_sum[1m])) / \
                      sum(rate(dynamo_frontend_input_sequence_tokens_sum[1m]))";
-        let answer = gauges::asked(&self.http, self.prometheus.as_deref()?, query).await.ok()?;
-        answer.first().map(|gauge| gauge.value * 100.0)
+        let (share, queued, before_first_token) = tokio::join!(
+            one(share),
+            one("sum(kvlane_queue_requests)"),
+            one("sum(dynamo_frontend_queued_requests)")
+        );
+        Scraped { hit_pct: share.map(|share| share * 100.0), queued, before_first_token }
     }
 
-    pub(super) async fn look(&self, router: Option<&Administration>) -> Cards {
+    pub(super) async fn look(&self, router: Option<&Administration>) -> Arc<Cards> {
+        let mut last = self.last.lock().await;
+        if let Some((at, cards)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return cards.clone();
+        }
+        let cards = Arc::new(self.asked(router).await);
+        *last = Some((Instant::now(), cards.clone()));
+        cards
+    }
+
+    async fn asked(&self, router: Option<&Administration>) -> Cards {
         let (scraped, prometheus) = self.scraped().await;
         let known = match router {
             Some(router) => router.workers().await.unwrap_or_default(),
@@ -86,7 +124,8 @@ impl Infrastructure {
         let mut cards = Vec::new();
         let (mut gpu, mut model) = (gpu_name(&scraped), None);
         let own = self.own(&known[..known.len().min(MOST_WORKERS)]).await;
-        for (worker, own) in known.iter().zip(&own) {
+        for (at, worker) in known.iter().enumerate() {
+            let own = own.get(at).map_or(&[][..], Vec::as_slice);
             model = model.or_else(|| worker["models"][0].as_str().map(str::to_owned));
             gpu = gpu.or_else(|| gpu_name(own));
             let gpus = if scraped.is_empty() { gpus(own) } else { Vec::new() };
@@ -96,7 +135,9 @@ impl Infrastructure {
         // Prometheus knows pods and not addresses: they stand beside the router's own cards.
         for (pod, of) in by_pod(&scraped) {
             let gpus = gpus(&of);
-            match cards.iter_mut().find(|card| pod.contains(&card.name) || card.name.contains(&pod)) {
+            // A worker is called by its pod's name, or by an address that begins with it.
+            let its = |card: &&mut Card| card.name == pod || card.name.split([':', '.']).next() == Some(&pod);
+            match cards.iter_mut().find(its) {
                 Some(card) => card.gpus = gpus,
                 None => cards.push(Card { name: pod, gpus, ..card(&Value::Null, &[], Vec::new()) }),
             }
@@ -148,10 +189,12 @@ fn by_pod(gauges: &[Gauge]) -> BTreeMap<String, Vec<Gauge>> {
 fn gpu_name(gauges: &[Gauge]) -> Option<String> {
     let gauge = gauges.iter().find(|gauge| gauge.name == UTIL)?;
     let name = gauge.labels.get("modelName")?;
-    let name = name.split_once(' ').filter(|(maker, _)| maker.eq_ignore_ascii_case("nvidia"));
-    let name = name.map_or(gauge.labels["modelName"].as_str(), |(_, name)| name);
+    let maker = name.split_once(' ').filter(|(maker, _)| maker.eq_ignore_ascii_case("nvidia"));
+    let name = maker.map_or(name.as_str(), |(_, name)| name);
     let played = gauge.labels.get("simulated").is_some_and(|simulated| simulated == "true");
-    Some(if played { format!("{name} (simulated)") } else { name.to_owned() })
+    // A simulated engine is called by hardware and model.
+    let hardware = name.split('-').next().unwrap_or(name).to_uppercase();
+    Some(if played { format!("{hardware} (simulated)") } else { name.to_owned() })
 }
 
 fn gpus(gauges: &[Gauge]) -> Vec<Gpu> {

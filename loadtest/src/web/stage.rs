@@ -8,6 +8,7 @@ use std::time::Duration;
 use kvlane_engine_adapters::process::since_1970;
 use parking_lot::Mutex;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::problem::Problem;
@@ -38,22 +39,34 @@ impl Run {
     }
 }
 
+/// What is played.
+#[allow(missing_debug_implementations, reason = "it holds a function")]
+pub struct Play {
+    pub make: MakeLoad,
+    pub objective: Objective,
+    pub seed: u64,
+    /// Conversations at a time, to begin with and at the most.
+    pub concurrency: usize,
+    pub most: usize,
+    /// In a line, what it is aimed at.
+    pub target: String,
+    /// Everything it takes to do it again.
+    pub conditions: Value,
+}
+
 /// Where a stage stands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scene {
     pub run: Run,
     /// When it was started, in seconds since 1970.
     pub since: Option<f64>,
-    pub level: Level,
+    pub concurrency: usize,
     /// Why it did not start.
     pub error: Option<String>,
 }
 
 pub struct Stage {
-    make: MakeLoad,
-    objective: Objective,
-    seed: u64,
-    target: String,
+    play: Play,
     shown: Arc<Shown>,
     book: Arc<Book>,
     inner: Mutex<Inner>,
@@ -76,20 +89,14 @@ impl std::fmt::Debug for Stage {
 }
 
 impl Stage {
-    /// `target` says in a line what it is aimed at.
-    pub fn new(
-        make: MakeLoad,
-        objective: Objective,
-        seed: u64,
-        concurrency: usize,
-        target: String,
-        shown: Arc<Shown>,
-        book: Arc<Book>,
-    ) -> Arc<Self> {
-        let scene =
-            Scene { run: Run::Stopped, since: None, level: Level::Concurrency(concurrency), error: None };
+    pub fn new(play: Play, shown: Arc<Shown>, book: Arc<Book>) -> Arc<Self> {
+        let scene = Scene { run: Run::Stopped, since: None, concurrency: play.concurrency, error: None };
         let inner = Mutex::new(Inner { scene, starts: 0, running: None });
-        Arc::new(Self { make, objective, seed, target, shown, book, inner, changed: Notify::new() })
+        Arc::new(Self { play, shown, book, inner, changed: Notify::new() })
+    }
+
+    pub(super) fn play(&self) -> &Play {
+        &self.play
     }
 
     pub fn scene(&self) -> Scene {
@@ -98,16 +105,6 @@ impl Stage {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.inner.lock().scene.run == Run::Stopped
-    }
-
-    /// What it is aimed at.
-    pub(super) fn target(&self) -> &str {
-        &self.target
-    }
-
-    /// A load of its kind, for whoever runs it himself.
-    pub(super) fn make(&self, seed: u64, collector: Arc<Collector>) -> anyhow::Result<Load> {
-        (self.make)(seed, collector)
     }
 
     /// Until something about it changes.
@@ -134,43 +131,38 @@ impl Stage {
     }
 
     /// Starts it; back when it runs. Whoever asked may leave meanwhile.
-    pub(super) async fn start(self: &Arc<Self>, level: Option<Level>) -> Result<(), Problem> {
-        if let Some(level) = level {
-            checked(level)?;
+    pub(super) async fn start(self: &Arc<Self>, concurrency: Option<usize>) -> Result<(), Problem> {
+        if let Some(count) = concurrency {
+            self.checked(Level::Concurrency(count))?;
         }
         self.turn(Run::Stopped, Run::Starting)?;
-        if let Some(level) = level {
-            self.set_scene(|inner| inner.scene.level = level);
+        if let Some(count) = concurrency {
+            self.set_scene(|inner| inner.scene.concurrency = count);
         }
         let stage = self.clone();
-        let begun = tokio::spawn(async move { stage.begin().await });
-        match begun.await {
-            Ok(begun) => begun.map_err(|error| Problem::wrong(&error)),
-            Err(error) => Err(Problem::wrong(&error.into())),
-        }
+        let begun = tokio::spawn(async move { stage.begin().await }).await;
+        let begun = begun.unwrap_or_else(|panic| Err(panic.into()));
+        begun.map_err(|error| {
+            self.set_scene(|inner| {
+                inner.scene.run = Run::Stopped;
+                inner.scene.error = Some(format!("{error:#}"));
+            });
+            Problem::broken(&error)
+        })
     }
 
     async fn begin(self: &Arc<Self>) -> anyhow::Result<()> {
         let starts = self.inner.lock().starts;
-        let collector = Collector::keeping(self.objective, Duration::ZERO, None, self.book.clone());
+        self.book.forget_openings();
+        let book = Some(self.book.clone());
+        let collector = Collector::keeping(self.play.objective, Duration::ZERO, None, book);
         let (stage, of) = (self.clone(), collector.clone());
         // Documents are made up for it, which takes a moment.
-        let made = tokio::task::spawn_blocking(move || (stage.make)(stage.seed + starts, of)).await;
-        let made = made.map_err(anyhow::Error::from).and_then(|made| made);
-        let load = match made {
-            Ok(load) => load,
-            Err(error) => {
-                self.set_scene(|inner| {
-                    inner.scene.run = Run::Stopped;
-                    inner.scene.error = Some(format!("{error:#}"));
-                });
-                return Err(error);
-            }
-        };
+        let made = tokio::task::spawn_blocking(move || (stage.play.make)(stage.play.seed + starts, of)).await;
+        let load = made??;
         self.set_scene(|inner| {
-            let Level::Concurrency(count) = inner.scene.level else { return };
-            let running = load.start(Arrivals::Closed(Ramp::flat(count as f64)));
-            let (control, target) = (running.control(), self.target.clone());
+            let running = load.start(Arrivals::Closed(Ramp::flat(inner.scene.concurrency as f64)));
+            let (control, target) = (running.control(), self.play.target.clone());
             self.shown.show(Arc::new(Live { collector, control, target }));
             inner.starts += 1;
             inner.running = Some(running);
@@ -199,25 +191,26 @@ impl Stage {
 
     /// As much load as that from now on, or from the next start on.
     pub(super) fn set(&self, level: Level) -> Result<(), Problem> {
-        checked(level)?;
+        let concurrency = self.checked(level)?;
         let mut inner = self.inner.lock();
         if let Some(running) = &inner.running {
             running.set(level).map_err(|error| Problem::wrong(&error))?;
         }
-        inner.scene.level = level;
+        inner.scene.concurrency = concurrency;
         drop(inner);
         self.changed.notify_one();
         Ok(())
     }
-}
 
-/// A stage keeps a number of conversations going.
-fn checked(level: Level) -> Result<(), Problem> {
-    level.validate().map_err(|error| Problem::wrong(&error))?;
-    match level {
-        Level::Concurrency(_) => Ok(()),
-        Level::Rate(_) => {
-            Err(Problem::wrong(&anyhow::anyhow!("rate is not for this load, expected a concurrency")))
+    /// A stage keeps a number of conversations going.
+    fn checked(&self, level: Level) -> Result<usize, Problem> {
+        level.validate().map_err(|error| Problem::wrong(&error))?;
+        match level {
+            Level::Concurrency(count) if count <= self.play.most => Ok(count),
+            Level::Concurrency(count) => {
+                Err(Problem::wrong(format!("concurrency is {count}, expected at most {}", self.play.most)))
+            }
+            Level::Rate(_) => Err(Problem::wrong("rate is not for this load, expected a concurrency")),
         }
     }
 }

@@ -2,11 +2,10 @@
 //! time; the last ones are kept to be read.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use kvlane_engine_adapters::process::since_1970;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,7 @@ use super::problem::Problem;
 use crate::arrivals::Pattern;
 use crate::live::{Collector, Course};
 use crate::report;
-use crate::results::{Cell, Results, Source};
+use crate::results::{Cell, Results, Set, Source};
 use crate::simulate::{self, Mode, SCENARIOS, Scenario, Settings};
 use crate::sweep::{News, Plan, Progress, Saturation, Sweep, Switch};
 
@@ -48,6 +47,9 @@ pub(super) enum Wanted {
         modes: Vec<Mode>,
         #[serde(default = "one")]
         seeds: usize,
+        /// Although the load runs, and both will be slower.
+        #[serde(default)]
+        beside_load: bool,
     },
 }
 
@@ -110,6 +112,26 @@ const LEVELS: [usize; 7] = [60, 80, 100, 120, 140, 160, 180];
 /// Modes in which requests do not have to name their conversation.
 const LIVE_MODES: [&str; 6] = ["round_robin", "random", "least_loaded", "power_of_two", "dynamo", "kvlane"];
 
+/// What modes are called on a page.
+const LABELS: [(&str, &str); 8] = [
+    ("round_robin", "Round-robin"),
+    ("random", "Random"),
+    ("least_loaded", "Least loaded"),
+    ("power_of_two", "Power of two"),
+    ("session", "By session"),
+    ("dynamo", "KV-aware, plain cost"),
+    ("kvlane", "KV-aware"),
+    ("kvlane_session", "KV-aware by session"),
+];
+
+fn words(mode: &str) -> &str {
+    LABELS.iter().find(|(name, _)| *name == mode).map_or(mode, |(_, words)| words)
+}
+
+fn labels() -> Value {
+    LABELS.iter().map(|(name, words)| ((*name).to_owned(), Value::from(*words))).collect()
+}
+
 #[derive(Default)]
 pub(super) struct Sweeps {
     inner: Mutex<Inner>,
@@ -131,6 +153,7 @@ impl Wanted {
     fn check(&self) -> anyhow::Result<()> {
         let (levels, modes, times) = match self {
             Self::Live { levels, modes, repeats, warm_up_s, window_s, snapshots, fill_s } => {
+                let named: Vec<&str> = modes.iter().map(String::as_str).collect();
                 for mode in modes {
                     ensure!(
                         LIVE_MODES.contains(&mode.as_str()),
@@ -147,33 +170,40 @@ impl Wanted {
                 }
                 ensure!(*window_s >= 1.0, "window_s is {window_s}, expected 1 or more");
                 ensure!((1..=60).contains(snapshots), "snapshots is {snapshots}, expected 1 to 60");
-                (levels, modes.len(), *repeats)
+                (levels, named, *repeats)
             }
-            Self::Virtual { scenario, levels, modes, seeds } => {
+            Self::Virtual { scenario, levels, modes, seeds, .. } => {
                 ensure!(
                     !Scenario::find(scenario)?.needs_trace(),
                     "scenario {scenario} needs a file, expected another"
                 );
-                (levels, modes.len(), *seeds)
+                (levels, modes.iter().map(|mode| mode.name()).collect(), *seeds)
             }
         };
-        ensure!(modes > 0, "no mode is named, expected one or more");
+        ensure!(!modes.is_empty(), "no mode is named, expected one or more");
+        let twice = |(n, mode): &(usize, &&str)| modes[..*n].contains(mode);
+        if let Some((_, mode)) = modes.iter().enumerate().find(twice) {
+            bail!("mode {mode} is named twice, expected each once");
+        }
         ensure!(
             !levels.is_empty() && levels.iter().all(|level| (1..=10_000).contains(level)),
             "levels are {levels:?}, expected some from 1 to 10000"
         );
-        ensure!(levels.is_sorted(), "levels are {levels:?}, expected them to rise");
+        ensure!(levels.is_sorted_by(|one, next| one < next), "levels are {levels:?}, expected them to rise");
         ensure!((1..=100).contains(&times), "repeats are {times}, expected 1 to 100");
-        let cells = levels.len() * modes * times;
+        let cells = levels.len() * modes.len() * times;
         ensure!(cells <= MOST_CELLS, "these are {cells} cells, expected {MOST_CELLS} at most");
         Ok(())
     }
 
     fn name(&self) -> (&'static str, String) {
         match self {
-            Self::Live { modes, levels, .. } => ("live", format!("{} at {levels:?}", modes.join(", "))),
+            Self::Live { modes, .. } => {
+                let modes: Vec<&str> = modes.iter().map(|mode| words(mode)).collect();
+                ("live", modes.join(", "))
+            }
             Self::Virtual { scenario, modes, .. } => {
-                let modes: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+                let modes: Vec<&str> = modes.iter().map(|mode| words(mode.name())).collect();
                 ("virtual", format!("{scenario}: {}", modes.join(", ")))
             }
         }
@@ -199,6 +229,16 @@ impl Sweeps {
             .map(|line| line.id)
     }
 
+    pub(super) fn any_runs(&self) -> bool {
+        self.running().is_some()
+    }
+
+    pub(super) fn stop_all(&self) {
+        if let Some(entry) = self.running() {
+            entry.stop.cancel();
+        }
+    }
+
     /// What is told of the one that runs, or of the last one.
     pub(super) fn progress(&self) -> Value {
         let latest = self.inner.lock().kept.back().cloned();
@@ -217,7 +257,9 @@ impl Sweeps {
             usable.map(|scenario| json!({"name": scenario.name, "about": scenario.about})).collect();
         json!({
             "sweeps": kept,
-            "defaults": {"levels": LEVELS, "modes": {"live": LIVE_MODES, "virtual": modes}, "scenarios": scenarios},
+            "defaults": {
+                "levels": LEVELS, "modes": {"live": LIVE_MODES, "virtual": modes}, "labels": labels(), "scenarios": scenarios,
+            },
         })
     }
 
@@ -246,6 +288,7 @@ impl Sweeps {
         answer["results"] = serde_json::to_value(&results).unwrap_or_default();
         answer["standings"] = standings.into();
         answer["recorded"] = recorded.into();
+        answer["labels"] = labels();
         Ok(answer)
     }
 
@@ -285,13 +328,11 @@ impl Sweeps {
         wanted.check().map_err(|error| Problem::wrong(&error))?;
         let live = matches!(wanted, Wanted::Live { .. });
         if live {
-            let stage = web.stage()?;
             web.router()?;
-            if !stage.is_stopped() {
-                return Err(Problem::not_now(
-                    "the load runs, expected it stopped before a sweep has the engines",
-                ));
-            }
+        }
+        let beside = matches!(wanted, Wanted::Virtual { beside_load: true, .. });
+        if !beside && !web.stage()?.is_stopped() {
+            return Err(Problem::not_now("the load runs, expected it stopped before a sweep begins"));
         }
         let (kind, name) = wanted.name();
         let mut inner = self.inner.lock();
@@ -323,12 +364,17 @@ impl Sweeps {
         drop(inner);
         let web = web.clone();
         tokio::spawn(async move {
-            let swept = match wanted {
-                Wanted::Virtual { scenario, levels, modes, seeds } => {
-                    imagine(&entry, &scenario, &levels, &modes, seeds).await
+            let (of, to) = (entry.clone(), web.clone());
+            // In a task of its own: one that breaks off is over like any other.
+            let swept = tokio::spawn(async move {
+                match wanted {
+                    Wanted::Virtual { scenario, levels, modes, seeds, .. } => {
+                        imagine(&of, &scenario, &levels, &modes, seeds).await
+                    }
+                    Wanted::Live { .. } => measure(&of, &to, wanted, id).await,
                 }
-                Wanted::Live { .. } => measure(&entry, &web, wanted, id).await,
-            };
+            });
+            let swept = swept.await.unwrap_or_else(|broken| Err(broken.into()));
             entry.change(|line| {
                 line.left_s = None;
                 line.state = match &swept {
@@ -345,7 +391,7 @@ impl Sweeps {
     }
 }
 
-/// In virtual time, one mode and seed after the other, so that there is something to see early.
+/// In virtual time, one mode after the other, so that there is something to see early.
 async fn imagine(
     entry: &Arc<Entry>,
     scenario: &str,
@@ -361,21 +407,28 @@ async fn imagine(
     entry.change(|line| line.of = of * levels.len());
     let begun = Instant::now();
     let mut cells: Vec<Cell> = Vec::new();
-    for (n, (mode, seed)) in
-        modes.iter().flat_map(|mode| (0..seeds as u64).map(move |seed| (*mode, seed))).enumerate()
-    {
-        if entry.stop.is_cancelled() {
-            break;
-        }
-        let seed = settings.first_seed + seed;
-        entry.change(|line| line.now = format!("{}, seed {seed}", mode.name()));
-        let one = Settings { seeds: 1, first_seed: seed, ..settings.clone() };
-        let swept = tokio::task::spawn_blocking(move || simulate::run(&one, &[mode], |_, _| {})).await;
-        cells.extend(swept.context("a simulation")??);
+    for (n, mode) in modes.iter().copied().enumerate() {
+        entry.change(|line| line.now = words(mode.name()).to_owned());
+        let (one, of_entry, each) = (settings.clone(), entry.clone(), levels.len());
+        let swept = tokio::task::spawn_blocking(move || {
+            simulate::run_until(
+                &one,
+                &[mode],
+                || of_entry.stop.is_cancelled(),
+                |done, _| {
+                    let done = n * one.seeds + done;
+                    let left = begun.elapsed().as_secs_f64() / done as f64 * (of - done) as f64;
+                    of_entry.change(|line| (line.done, line.left_s) = (done * each, Some(left)));
+                },
+            )
+        });
+        cells.extend(swept.await.context("a simulation")??);
         let set = simulate::set(&scenario, &settings, cells.clone())?;
         *entry.results.lock() = Results::new(Source::Simulated, settings.objective(), vec![set]);
-        let left = begun.elapsed().as_secs_f64() / (n + 1) as f64 * (of - n - 1) as f64;
-        entry.change(|line| (line.done, line.left_s) = ((n + 1) * levels.len(), Some(left)));
+        if entry.stop.is_cancelled() {
+            entry.change(|line| line.done = cells.len());
+            break;
+        }
     }
     Ok(())
 }
@@ -405,11 +458,30 @@ async fn measure(entry: &Arc<Entry>, web: &Arc<Web>, wanted: Wanted, id: u64) ->
         saturation: Saturation::default(),
         lag_limit: crate::live::LAG_LIMIT,
     };
-    let file: PathBuf = std::env::temp_dir().join(format!("kvlane-sweep-{}-{id}.json", web.instance));
-    let make = |seed: u64, _names: bool, collector: Arc<Collector>| stage.make(seed, collector);
+    let play = stage.play();
+    let folder = web.sweeps_dir.clone().unwrap_or_else(std::env::temp_dir);
+    let file = folder.join(format!("kvlane-sweep-{}-{id}.json", web.instance));
+    let make = |seed: u64, _names: bool, collector: Arc<Collector>| {
+        // Documents are made up for it, which takes a moment.
+        tokio::task::block_in_place(|| (play.make)(seed, collector))
+    };
+    let mut conditions = play.conditions.clone();
+    conditions["sweep"] = json!({"repeats": repeats, "warm_up_s": warm_up_s, "window_s": window_s, "snapshots": snapshots,
+        "fill_s": fill_s});
+    let begun = Results::new(
+        Source::Measured,
+        web.about.objective,
+        vec![Set {
+            name: "sweep".to_owned(),
+            about: play.target.clone(),
+            levels_are: plan.levels_are().to_owned(),
+            conditions: conditions.clone(),
+            cells: Vec::new(),
+        }],
+    );
+    *entry.results.lock() = begun;
     let sweep = Sweep {
-        conditions: json!({"levels": plan.levels, "modes": plan.modes, "repeats": repeats, "warm_up_s": warm_up_s,
-            "window_s": window_s, "snapshots": snapshots, "fill_s": fill_s, "target": stage.target()}),
+        conditions,
         plan,
         objective: web.about.objective,
         switch: Switch::router(router.base()),
@@ -417,7 +489,7 @@ async fn measure(entry: &Arc<Entry>, web: &Arc<Web>, wanted: Wanted, id: u64) ->
         pattern: Pattern::Poisson,
         most: 10_000,
         file: &file,
-        about: stage.target().to_owned(),
+        about: play.target.clone(),
     };
     web.feed.tell_state(web);
     let told = |progress: Progress<'_>| {
@@ -427,22 +499,37 @@ async fn measure(entry: &Arc<Entry>, web: &Arc<Web>, wanted: Wanted, id: u64) ->
         let phase = match &progress.news {
             News::Phase(phase) => phase.name().to_owned(),
             News::Note(note) => note.clone(),
-            News::Begins(_) | News::Cell(_) => "begins".to_owned(),
+            News::Begins(_) => "begins".to_owned(),
+            News::Cell(cell) => {
+                entry.results.lock().sets[0].cells.push(shortened((*cell).clone()));
+                "done".to_owned()
+            }
         };
         entry.change(|line| {
             (line.done, line.of, line.left_s) =
                 (progress.done, progress.of, Some(progress.left.as_secs_f64()));
-            line.now =
-                format!("{} at {}, repeat {}: {phase}", progress.mode, progress.level, progress.repeat);
+            line.now = format!(
+                "{} at {}, repeat {}: {phase}",
+                words(progress.mode),
+                progress.level,
+                progress.repeat
+            );
         });
-        if let News::Cell(_) = &progress.news
-            && let Ok(results) = Results::read(&file)
-        {
-            *entry.results.lock() = results;
-        }
     };
     let swept = sweep.run(&entry.stop, told).await;
-    let _ = std::fs::remove_file(&file);
-    *entry.results.lock() = swept?;
+    // What a sweep came to is on the page; where nobody named a folder, that is the only place.
+    if web.sweeps_dir.is_none() {
+        let _ = std::fs::remove_file(&file);
+    }
+    let mut results = swept?;
+    for set in &mut results.sets {
+        set.cells = std::mem::take(&mut set.cells).into_iter().map(shortened).collect();
+    }
+    *entry.results.lock() = results;
     Ok(())
+}
+
+/// A cell without what only its file is read for.
+fn shortened(cell: Cell) -> Cell {
+    Cell { details: Value::Null, ..cell }
 }
