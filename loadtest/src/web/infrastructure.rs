@@ -142,6 +142,7 @@ impl Infrastructure {
                 None => cards.push(Card { name: pod, gpus, ..card(&Value::Null, &[], Vec::new()) }),
             }
         }
+        cards.sort_by(|one, other| one.name.cmp(&other.name));
         let t = since_1970().as_secs_f64();
         Cards { kind: "workers", t, from, prometheus, gpu, model, workers: cards }
     }

@@ -124,19 +124,19 @@ fn read(tree: &Value, index: Value, workers: &Value, topics: &Topics) -> Tree {
         topic: node["first"].as_str().and_then(|first| topics.of(first)),
         holders: holders(&list(&node["holders"])),
     };
+    let cache = |worker: &Value| Cache {
+        name: worker["name"].as_str().unwrap_or_default().to_owned(),
+        cached_blocks: cached_blocks(worker),
+        evicted_blocks: evicted_blocks(worker),
+    };
+    let mut workers: Vec<Cache> = list(&workers["workers"]).iter().map(cache).collect();
+    workers.sort_by(|one, other| one.name.cmp(&other.name));
     Tree {
         at: tree["at"].as_f64().unwrap_or(0.0),
         nodes: list(&tree["nodes"]).iter().enumerate().map(node).collect(),
         left_out: number(&tree["left_out"]),
         note: tree["note"].as_str().map(str::to_owned),
-        workers: list(&workers["workers"])
-            .iter()
-            .map(|worker| Cache {
-                name: worker["name"].as_str().unwrap_or_default().to_owned(),
-                cached_blocks: cached_blocks(worker),
-                evicted_blocks: evicted_blocks(worker),
-            })
-            .collect(),
+        workers,
         index,
     }
 }
