@@ -1,17 +1,44 @@
 import { defineConfig } from 'vitest/config';
 
 const everywhere = { environment: 'node', testTimeout: 30_000, hookTimeout: 60_000 } as const;
+/** Their figures mean something only when nothing else runs. */
+const ALONE = ['tests/browser/heap.test.ts', 'tests/browser/paint.test.ts'];
 
 export default defineConfig({
   test: {
-    // One file at a time: a browser beside another on two cores makes times that mean nothing.
     pool: 'forks',
-    maxWorkers: 1,
-    fileParallelism: false,
+    // One project after the other. A browser beside another makes a test slower, and two of them faster.
     projects: [
-      { test: { ...everywhere, name: 'unit', include: ['tests/unit/**/*.test.ts'] } },
-      { test: { ...everywhere, name: 'browser', include: ['tests/browser/**/*.test.ts'] } },
-      { test: { ...everywhere, name: 'e2e', include: ['tests/e2e/**/*.test.ts'], testTimeout: 300_000 } },
+      {
+        test: {
+          ...everywhere,
+          name: 'unit',
+          include: ['tests/unit/**/*.test.ts'],
+          maxWorkers: 2,
+          sequence: { groupOrder: 0 },
+        },
+      },
+      {
+        test: {
+          ...everywhere,
+          name: 'browser',
+          include: ['tests/browser/**/*.test.ts'],
+          exclude: ALONE,
+          maxWorkers: 2,
+          sequence: { groupOrder: 1 },
+        },
+      },
+      { test: { ...everywhere, name: 'alone', include: ALONE, maxWorkers: 1, sequence: { groupOrder: 2 } } },
+      {
+        test: {
+          ...everywhere,
+          name: 'e2e',
+          include: ['tests/e2e/**/*.test.ts'],
+          testTimeout: 300_000,
+          maxWorkers: 1,
+          sequence: { groupOrder: 3 },
+        },
+      },
     ],
   },
 });

@@ -1,6 +1,8 @@
 import { lazy, Suspense, useEffect, useRef, type ReactNode } from 'react';
 
 import { ErrorBar } from './components/ErrorBar';
+import { Fence } from './components/Fence';
+import { Footer } from './components/Footer';
 import { Header } from './components/Header';
 import { Navigation } from './components/Navigation';
 import { Skip } from './components/Skip';
@@ -52,8 +54,11 @@ export function App() {
       <Navigation />
       <ErrorBar />
       <main id="main" ref={main} tabIndex={-1} key={href(route)} data-page={route.page}>
-        <Suspense fallback={<p className="loading">Loading…</p>}>{pageOf(route)}</Suspense>
+        <Fence>
+          <Suspense fallback={<p className="loading">Loading…</p>}>{pageOf(route)}</Suspense>
+        </Fence>
       </main>
+      <Footer />
     </>
   );
 }
@@ -79,11 +84,16 @@ function useFocusOn(address: string, main: { current: HTMLElement | null }): voi
   }, [address, main]);
 }
 
-/** How many frames came, where a test or a curious person can read it. By itself, because it changes with each of them. */
+/**
+ * How many frames came, and how many of them made no sense, where a test or a curious person can read it. By itself,
+ * because it changes with each of them.
+ */
 function Received() {
   const received = useFeed((world) => world.received);
+  const refused = useFeed((world) => world.refused);
   useEffect(() => {
     document.documentElement.dataset.received = String(received);
-  }, [received]);
+    document.documentElement.dataset.refused = String(refused);
+  }, [received, refused]);
   return null;
 }

@@ -4,6 +4,8 @@ import * as wire from './wire';
 import type { Reader } from './reader';
 
 const PATIENCE_MS = 10_000;
+/** The router asks every worker to empty its cache before it answers. */
+const MODE_PATIENCE_MS = 15_000;
 
 export class ApiError extends Error {
   constructor(
@@ -20,14 +22,19 @@ export function address(path: string): string {
   return new URL(path, document.baseURI).href;
 }
 
-type Ask = { method?: 'GET' | 'POST' | 'PUT' | 'DELETE'; body?: string; signal?: AbortSignal | undefined };
+type Ask = {
+  method?: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  body?: string;
+  signal?: AbortSignal | undefined;
+  patienceMs?: number;
+};
 
 async function ask<T>(
   path: string,
   reader: Reader<T>,
-  { method = 'GET', body, signal }: Ask = {},
+  { method = 'GET', body, signal, patienceMs = PATIENCE_MS }: Ask = {},
 ): Promise<T> {
-  const patience = AbortSignal.timeout(PATIENCE_MS);
+  const patience = AbortSignal.timeout(patienceMs);
   const request: RequestInit = {
     method,
     cache: 'no-store',
@@ -45,7 +52,7 @@ async function ask<T>(
   } catch (problem) {
     if (signal?.aborted) throw problem;
     const silent = patience.aborted
-      ? `no answer within ${PATIENCE_MS / 1000} s`
+      ? `no answer within ${patienceMs / 1000} s`
       : 'the server cannot be reached';
     throw new ApiError(silent, 0);
   }
@@ -62,19 +69,20 @@ function sentence(said: unknown): string | null {
 /** For commands whose effect comes back over the feed. */
 const unread: Reader<void> = () => undefined;
 
-function command(path: string, body: unknown = {}): Promise<void> {
-  return ask(path, unread, { method: 'POST', body: JSON.stringify(body) });
+function command(path: string, body: unknown = {}, patienceMs = PATIENCE_MS): Promise<void> {
+  return ask(path, unread, { method: 'POST', body: JSON.stringify(body), patienceMs });
 }
 
 export const api = {
   start: () => command('api/run/start'),
   stop: () => command('api/run/stop'),
   setConcurrency: (concurrency: number) => command('api/load', { concurrency }),
-  setMode: (mode: 'round_robin' | 'kv', reset: boolean) => command('api/mode', { mode, reset }),
+  setMode: (mode: 'round_robin' | 'kv', reset: boolean) =>
+    command('api/mode', { mode, reset }, MODE_PATIENCE_MS),
 
   baselines: (signal?: AbortSignal) => ask('api/baselines', wire.baselines, { signal }),
   compareWith: (file: string) => ask('api/baselines', wire.baselines, { method: 'PUT', body: file }),
-  compareWithRecorded: () => ask('api/baselines', wire.baselines, { method: 'DELETE' }),
+  compareWithFirst: () => ask('api/baselines', wire.baselines, { method: 'DELETE' }),
 
   conversations: (signal?: AbortSignal) =>
     ask('api/conversations?limit=200', wire.conversationList, { signal }),

@@ -3,7 +3,6 @@ import { createRoot } from 'react-dom/client';
 
 import { App } from './App';
 import { startFeed } from './feed/feed';
-import { applyTheme } from './hooks/useTheme';
 import './styles/tokens.css';
 import './styles/scale.css';
 import './styles/base.css';
@@ -11,7 +10,6 @@ import './styles/layout.css';
 import './styles/parts.css';
 import './styles/dashboard.css';
 
-applyTheme();
 startFeed();
 const root = document.getElementById('root');
 if (root) {

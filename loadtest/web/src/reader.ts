@@ -4,7 +4,7 @@
 export type Reader<T> = (value: unknown, at: string) => T;
 export type Read<R> = R extends Reader<infer T> ? T : never;
 
-export class Refused extends Error {}
+class Refused extends Error {}
 
 function refuse(value: unknown, at: string, expected: string): never {
   const got = value === null ? 'null' : Array.isArray(value) ? 'a list' : typeof value;
@@ -37,8 +37,21 @@ export function list<T>(reader: Reader<T>): Reader<T[]> {
       : refuse(value, at, 'a list');
 }
 
+/** Values by names that only the server knows. */
+export function byName<T>(reader: Reader<T>): Reader<Record<string, T>> {
+  return (value, at) =>
+    Object.fromEntries(
+      Object.entries(plain(value, at)).map(([name, item]) => [name, reader(item, `${at}.${name}`)]),
+    );
+}
+
 export function oneOf<const T extends string>(...words: T[]): Reader<T> {
   return (value, at) => words.find((word) => word === value) ?? refuse(value, at, words.join(' or '));
+}
+
+function plain(value: unknown, at: string): Record<string, unknown> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) refuse(value, at, 'an object');
+  return value as Record<string, unknown>;
 }
 
 type Shape = Record<string, Reader<unknown>>;
@@ -47,8 +60,7 @@ type Shaped<S extends Shape> = { [K in keyof S]: Read<S[K]> };
 export function object<S extends Shape>(shape: S): Reader<Shaped<S>> {
   const fields = Object.entries(shape);
   return (value, at) => {
-    if (typeof value !== 'object' || value === null || Array.isArray(value)) refuse(value, at, 'an object');
-    const given = value as Record<string, unknown>;
+    const given = plain(value, at);
     const read: Record<string, unknown> = {};
     for (const [name, reader] of fields) read[name] = reader(given[name], `${at}.${name}`);
     return read as Shaped<S>;

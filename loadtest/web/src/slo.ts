@@ -3,7 +3,7 @@
 import type { Known } from './format';
 
 export type SloLevel = 'green' | 'yellow' | 'red' | 'none';
-export type GpuLevel = 'green' | 'amber' | 'red' | 'none';
+type GpuLevel = 'green' | 'amber' | 'red' | 'none';
 
 /** Over the objective is red, from nine tenths of it on yellow; the objective itself is still kept. */
 export function sloLevel(value: Known, slo: Known): SloLevel {

@@ -1,44 +1,34 @@
-// Everything the server says, as types with their readers. Latencies are in ms or s as their names say, `t`, `at` and
-// `started` in seconds since 1970. What is not known is null.
+// What the page reads of what the server says, as types with their readers. Latencies are in ms or s as their names say,
+// `t`, `at` and `started` in seconds since 1970. What is not known is null.
 
-import { flag, list, maybe, number, object, oneOf, or, text, type Read, type Reader } from './reader';
+import { byName, flag, list, maybe, number, object, oneOf, or, text, type Read, type Reader } from './reader';
 
-export const objective = object({ ttft_ms: number, tpot_ms: number });
+const objective = object({ ttft_ms: number, tpot_ms: number });
 export type Objective = Read<typeof objective>;
 
-// The feed
-
-export const figures = object({
+const tokenTimes = {
   ttft_p50_ms: maybe(number),
   ttft_p95_ms: maybe(number),
   tpot_p50_ms: maybe(number),
   tpot_p95_ms: maybe(number),
+};
+const times = {
+  ...tokenTimes,
   itl_p50_ms: maybe(number),
   itl_p95_ms: maybe(number),
   e2e_p50_s: maybe(number),
   e2e_p95_s: maybe(number),
-  tops: maybe(number),
-  rps: maybe(number),
-  hit_pct: maybe(number),
-  goodput_pct: maybe(number),
-  error_pct: maybe(number),
-  requests: maybe(number),
-});
+};
+
+// The feed
+
+const figures = object({ ...times, tops: maybe(number), rps: maybe(number), hit_pct: maybe(number) });
 export type Figures = Read<typeof figures>;
 
-const shortFigures = object({
-  ttft_p50_ms: maybe(number),
-  ttft_p95_ms: maybe(number),
-  tpot_p50_ms: maybe(number),
-  tpot_p95_ms: maybe(number),
-  tops: maybe(number),
-  hit_pct: maybe(number),
-});
-
-export const sample = object({
+const sample = object({
   t: number,
   figures,
-  short: shortFigures,
+  short: object(tokenTimes),
   requests: maybe(number),
   errors: maybe(number),
   active: maybe(number),
@@ -50,19 +40,16 @@ export const sample = object({
 export type Sample = Read<typeof sample>;
 
 const column = list(maybe(number));
-export const history = object({
+const history = object({
   t: list(number),
   ttft_p50_ms: column,
   ttft_p95_ms: column,
   tpot_p50_ms: column,
   tpot_p95_ms: column,
-  tops: column,
-  hit_pct: column,
-  active: column,
 });
 export type History = Read<typeof history>;
 
-export const mark = object({
+const mark = object({
   t: number,
   kind: oneOf('start', 'stop', 'level', 'mode', 'reset'),
   label: text,
@@ -73,12 +60,10 @@ export type Mark = Read<typeof mark>;
 const level = object({ concurrency: maybe(number), rate: maybe(number) });
 export type LoadLevel = Read<typeof level>;
 
-export const runState = object({
+const runState = object({
   run: oneOf('stopped', 'starting', 'running', 'stopping'),
-  since: maybe(number),
   level: maybe(level),
   mode: maybe(text),
-  policy: maybe(text),
   sweep: maybe(number),
   error: maybe(text),
 });
@@ -98,7 +83,6 @@ const worker = object({
   state: maybe(text),
   gpus: list(gpu),
   requests: maybe(number),
-  running: maybe(number),
   waiting: maybe(number),
   slots: maybe(number),
   kv_usage_pct: maybe(number),
@@ -110,7 +94,7 @@ const worker = object({
 });
 export type Worker = Read<typeof worker>;
 
-export const workers = object({
+const workers = object({
   t: number,
   from: oneOf('prometheus', 'workers'),
   prometheus: oneOf('ok', 'unavailable', 'not_configured'),
@@ -125,25 +109,26 @@ const sweepState = oneOf('running', 'done', 'stopped', 'failed');
 export type SweepKind = Read<typeof sweepKind>;
 export type SweepState = Read<typeof sweepState>;
 
-export const sweepProgress = object({
+/** How far a sweep is, wherever that is said. */
+const sweepStatus = {
   id: number,
   kind: sweepKind,
   state: sweepState,
   done: number,
   of: number,
   left_s: maybe(number),
-  now: maybe(text),
   error: maybe(text),
-});
+};
+
+const sweepProgress = object({ ...sweepStatus, now: maybe(text) });
 export type SweepProgress = Read<typeof sweepProgress>;
 
 const can = object({ run: flag, level: flag, mode: flag, sweep: flag, explain: flag, tree: flag });
-export type Can = Read<typeof can>;
 
 const slider = object({ min: number, max: number, step: number });
 export type Slider = Read<typeof slider>;
 
-export const hello = object({
+const hello = object({
   version: text,
   instance: text,
   brand: object({ title: maybe(text), subtitle: maybe(text) }),
@@ -185,29 +170,18 @@ export function readMessage(value: unknown): Message | null {
 
 // What is compared with
 
-const recordedFigures = object({
-  ttft_p50_ms: maybe(number),
-  ttft_p95_ms: maybe(number),
-  tpot_p50_ms: maybe(number),
-  tpot_p95_ms: maybe(number),
-  itl_p50_ms: maybe(number),
-  itl_p95_ms: maybe(number),
-  e2e_p50_s: maybe(number),
-  e2e_p95_s: maybe(number),
-  tops: maybe(number),
-  rps: maybe(number),
-  hit_pct: maybe(number),
-});
-export type RecordedFigures = Read<typeof recordedFigures>;
+const recordedTimes = object(times);
+export type RecordedTimes = Read<typeof recordedTimes>;
 
-const baselineRow = object({ concurrency: number, rr: maybe(recordedFigures), kv: maybe(recordedFigures) });
+const baselineRow = object({ concurrency: number, rr: maybe(recordedTimes), kv: maybe(recordedTimes) });
 export type BaselineRow = Read<typeof baselineRow>;
 
+/** Our own recording, a file of that shape, or a sweep; `replaced` when they are not those the server began with. */
 export const baselines = object({
-  source: oneOf('recorded', 'sweep'),
+  source: oneOf('recorded', 'file', 'sweep'),
+  replaced: flag,
   about: text,
   objective,
-  modes: object({ rr: maybe(text), kv: maybe(text) }),
   rows: list(baselineRow),
 });
 export type Baselines = Read<typeof baselines>;
@@ -238,12 +212,11 @@ export const conversationList = object({
 });
 export type ConversationList = Read<typeof conversationList>;
 
-/** One worker as the decision saw it. A cost is a cost: the lowest is chosen. */
+/** One worker as the decision saw it, with the terms of its cost. */
 const candidate = object({
   worker: maybe(text),
   held_blocks: maybe(number),
   expected_blocks: maybe(number),
-  active_requests: maybe(number),
   prefill_cost: maybe(number),
   decode_cost: maybe(number),
   requests_cost: maybe(number),
@@ -268,14 +241,13 @@ export type Decision = Read<typeof decision>;
 const turn = object({
   turn: number,
   request_id: maybe(text),
-  state: oneOf('asking', 'done', 'error'),
+  state: oneOf('asking', 'done', 'error', 'stopped'),
   user: text,
   user_left_out: or(number, 0),
   assistant: or(text, ''),
   assistant_left_out: or(number, 0),
   ttft_ms: maybe(number),
   itl_ms: maybe(number),
-  tpot_ms: maybe(number),
   latency_s: maybe(number),
   output_tokens: maybe(number),
   prompt_tokens: maybe(number),
@@ -287,7 +259,7 @@ const turn = object({
 });
 export type Turn = Read<typeof turn>;
 
-export const conversation = object({ ...conversationFields, session: maybe(text), turns: list(turn) });
+export const conversation = object({ ...conversationFields, turns: list(turn) });
 export type Conversation = Read<typeof conversation>;
 
 // The tree, and why a worker is chosen
@@ -305,7 +277,6 @@ const treeNode = object({
 export type TreeNode = Read<typeof treeNode>;
 
 const treeWorker = object({ name: text, cached_blocks: maybe(number), evicted_blocks: maybe(number) });
-export type TreeWorker = Read<typeof treeWorker>;
 
 const indexFigures = object({
   bytes: maybe(number),
@@ -321,13 +292,14 @@ export const tree = object({
   at: number,
   nodes: list(treeNode),
   left_out: number,
+  /** Why there is nothing to see. */
+  note: maybe(text),
   index: indexFigures,
   workers: list(treeWorker),
 });
 export type Tree = Read<typeof tree>;
 
 export const explanation = object({
-  model: maybe(text),
   mode: maybe(text),
   prompt_tokens: maybe(number),
   prompt_tokens_exact: maybe(flag),
@@ -341,22 +313,19 @@ export type Explanation = Read<typeof explanation>;
 
 // Sweeps
 
-const sweepLine = object({
-  id: number,
-  kind: sweepKind,
-  name: text,
-  state: sweepState,
-  started: maybe(number),
-  done: number,
-  of: number,
-  left_s: maybe(number),
-  error: maybe(text),
-});
+const sweepFields = { ...sweepStatus, name: text, started: maybe(number) };
+
+const sweepLine = object(sweepFields);
 export type SweepLine = Read<typeof sweepLine>;
+
+/** What modes are called, by their ids. */
+const labels = byName(text);
+export type Labels = Read<typeof labels>;
 
 const sweepDefaults = object({
   levels: list(number),
   modes: object({ live: list(text), virtual: list(text) }),
+  labels,
   scenarios: list(object({ name: text, about: text })),
 });
 export type SweepDefaults = Read<typeof sweepDefaults>;
@@ -375,14 +344,21 @@ export type SweepPlan =
       snapshots: number;
       fill_s: number;
     }
-  | { kind: 'virtual'; scenario: string; levels: number[]; modes: string[]; seeds: number };
+  | {
+      kind: 'virtual';
+      scenario: string;
+      levels: number[];
+      modes: string[];
+      seeds: number;
+      /** Also while the load runs, which slows down both. */
+      beside_load?: true;
+    };
 
 export const sweepStarted = object({ id: number });
 
 const sweepCell = object({
   mode: text,
   level: number,
-  repeat: number,
   figures: maybe(figures),
   invalid: maybe(text),
   saturated: maybe(text),
@@ -394,26 +370,18 @@ export type SweepSet = Read<typeof sweepSet>;
 
 /** The objective of a sweep file is in seconds. */
 const sweepResults = object({
-  schema: text,
   source: oneOf('measured', 'simulated'),
   objective: object({ ttft_s: number, tpot_s: number }),
   sets: list(sweepSet),
 });
 export type SweepResults = Read<typeof sweepResults>;
 
-const standing = object({ mode: text, holds_to: maybe(number), knee: maybe(number), words: text });
+const standing = object({ mode: text, holds_to: maybe(number), words: text });
 export type Standing = Read<typeof standing>;
 
 export const sweepDetail = object({
-  id: number,
-  kind: sweepKind,
-  name: text,
-  state: sweepState,
-  started: maybe(number),
-  done: number,
-  of: number,
-  left_s: maybe(number),
-  error: maybe(text),
+  ...sweepFields,
+  labels,
   results: maybe(sweepResults),
   standings: or(list(standing), []),
   recorded: or(flag, false),

@@ -33,8 +33,10 @@ export const RUN: Record<Run, string> = {
 export const WHY_NOT = {
   disconnected: 'not connected to the server',
   sweep: 'a sweep is running',
-  fixed: 'this load is measured as it is',
+  fixed: 'this load cannot be changed from this page',
   mode: 'the routing of this router cannot be changed from here',
+  baselines: 'these figures cannot be replaced from this page',
+  sweeps: 'sweeps cannot be started or stopped from this page',
 } as const;
 
 /** Why the load or the routing is not to be changed now; null when it is. */
@@ -70,7 +72,7 @@ export const HINTS = {
   itl: 'Inter-token latency: for each request, the mean gap between pieces of its answer, as the recorded runs measured it.',
   latency: 'From sending a request to the last token of its answer.',
   rps: 'Requests completed per second, over the last minute.',
-  requests: 'Requests completed since Start.',
+  requests: 'Requests finished since Start.',
   tops: 'Output tokens per second over all workers, in the last minute.',
   hit: 'Share of input tokens that were found in a worker’s KV cache and did not have to be computed.',
   queued: 'Requests that wait in the router for a free slot on a worker.',

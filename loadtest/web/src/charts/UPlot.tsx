@@ -1,11 +1,11 @@
 // The one place that knows how a chart lives: made, given data, resized, coloured anew, taken away.
 
-import { useEffect, useRef } from 'react';
+import { useEffect, useRef, useState } from 'react';
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 
 import { useTheme } from '../hooks/useTheme';
-import { readPalette, type Palette } from './palette';
+import { readPalette, readRemPx, type Palette } from './palette';
 
 export type ChartOptions = Omit<uPlot.Options, 'width' | 'height'>;
 
@@ -19,6 +19,7 @@ type ChartProps = {
 
 export function Chart({ options, data, heightRem }: ChartProps) {
   const theme = useTheme();
+  const [remPx, setRemPx] = useState(readRemPx);
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<uPlot | null>(null);
   const latest = useRef(data);
@@ -35,14 +36,18 @@ export function Chart({ options, data, heightRem }: ChartProps) {
     const size = () => ({ width: Math.max(1, within.clientWidth), height: heightRem * palette.remPx });
     const made = new uPlot({ ...options(palette), ...size() }, latest.current, within);
     chart.current = made;
-    const observer = new ResizeObserver(() => made.setSize(size()));
+    const observer = new ResizeObserver(() => {
+      // A window that became a booth's has other sizes throughout.
+      setRemPx(readRemPx());
+      made.setSize(size());
+    });
     observer.observe(within);
     return () => {
       observer.disconnect();
       made.destroy();
       chart.current = null;
     };
-  }, [options, heightRem, theme]);
+  }, [options, heightRem, theme, remPx]);
 
   return (
     <div className="chart__canvas" ref={place} style={{ height: `${heightRem}rem` }} aria-hidden="true" />

@@ -6,8 +6,27 @@ import type { Palette } from './palette';
 export type ChartMark = { t: number; label: string };
 
 const ROWS = 3;
+/** Between a label and its line. */
+const GAP_PX = 4;
 
-/** Vertical lines with their labels; labels that would lie on one another take the next row. */
+type Label = { x: number; width: number };
+/** At which side of its line a label lies, and how far down; null when there is no room for it. */
+type Place = { row: number; isAtRight: boolean } | null;
+
+/** Labels beside their lines, from left to right: those that would lie on one another take the next row. */
+export function placesOf(labels: readonly Label[], rightEdge: number): Place[] {
+  const ends = new Array<number>(ROWS).fill(-Infinity);
+  return labels.map(({ x, width }) => {
+    const isAtRight = x + width <= rightEdge;
+    const from = isAtRight ? x : x - width;
+    const row = ends.findIndex((end) => end <= from);
+    if (row < 0) return null;
+    ends[row] = from + width;
+    return { row, isAtRight };
+  });
+}
+
+/** Vertical lines with their labels. */
 export function marksPlugin(marks: () => readonly ChartMark[], palette: Palette): uPlot.Plugin {
   return {
     hooks: {
@@ -16,27 +35,30 @@ export function marksPlugin(marks: () => readonly ChartMark[], palette: Palette)
         const scale = window.devicePixelRatio;
         const size = Math.round(0.72 * palette.remPx * scale);
         const right = bbox.left + bbox.width;
-        const taken: number[] = new Array<number>(ROWS).fill(-Infinity);
         ctx.save();
         ctx.font = `${size}px ${palette.font}`;
         ctx.textBaseline = 'top';
         ctx.lineWidth = scale;
-        for (const mark of marks()) {
-          const x = Math.round(chart.valToPos(mark.t, 'x', true));
-          if (x < bbox.left || x > right) continue;
+        const drawn = marks()
+          .map(({ t, label }) => ({
+            label,
+            x: Math.round(chart.valToPos(t, 'x', true)),
+            width: ctx.measureText(label).width + 2 * GAP_PX * scale,
+          }))
+          .filter(({ x }) => x >= bbox.left && x <= right);
+        const places = placesOf(drawn, right);
+        for (const [at, { x, label }] of drawn.entries()) {
           ctx.strokeStyle = palette.quiet;
           ctx.beginPath();
           ctx.moveTo(x, bbox.top);
           ctx.lineTo(x, bbox.top + bbox.height);
           ctx.stroke();
-          const width = ctx.measureText(mark.label).width + 8 * scale;
-          const row = taken.findIndex((end) => end <= x);
-          if (row < 0) continue;
-          taken[row] = x + width;
-          const fits = x + width <= right;
+          const place = places[at];
+          if (!place) continue;
+          const side = place.isAtRight ? 1 : -1;
           ctx.fillStyle = palette.ink;
-          ctx.textAlign = fits ? 'left' : 'right';
-          ctx.fillText(mark.label, x + (fits ? 4 : -4) * scale, bbox.top + 3 * scale + row * size * 1.25);
+          ctx.textAlign = place.isAtRight ? 'left' : 'right';
+          ctx.fillText(label, x + side * GAP_PX * scale, bbox.top + 3 * scale + place.row * size * 1.25);
         }
         ctx.restore();
       },

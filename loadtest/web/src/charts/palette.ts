@@ -1,20 +1,7 @@
 // Colours of the style sheets for what is drawn on a canvas, which knows no style sheets.
 
-const TOKENS = [
-  'ink',
-  'quiet',
-  'accent',
-  'good',
-  'warn',
-  'bad',
-  'line',
-  'hair',
-  'rr',
-  'p50',
-  'p95',
-  'surface',
-] as const;
-export type Token = (typeof TOKENS)[number];
+const TOKENS = ['ink', 'quiet', 'bad', 'hair', 'p50', 'p95'] as const;
+type Token = (typeof TOKENS)[number];
 export type Palette = Record<Token, string> & { font: string; remPx: number };
 
 /** As they are now; another theme makes others. */
@@ -28,8 +15,12 @@ export function readPalette(): Palette {
   });
   const font = style.fontFamily;
   probe.remove();
-  const remPx = Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
-  return { ...(Object.fromEntries(colours) as Record<Token, string>), font, remPx };
+  return { ...(Object.fromEntries(colours) as Record<Token, string>), font, remPx: readRemPx() };
+}
+
+/** The style sheets' unit: a booth's screen has a larger one. */
+export function readRemPx(): number {
+  return Number.parseFloat(getComputedStyle(document.documentElement).fontSize);
 }
 
 /** The same colour, so much of it. */

@@ -8,7 +8,7 @@ export function Skip() {
   };
   return (
     <a className="skip" href="#main" onClick={skip}>
-      Skip to the page
+      Skip to content
     </a>
   );
 }

@@ -10,11 +10,12 @@ const END = 260;
 /** Less than this hidden is not worth a button. */
 const WORTH_HIDING = 200;
 
-/** What one side said. The server keeps a long text without its middle and says how much is missing. */
+/** What one side said, if it did. The server keeps a long text without its middle and says how much is missing. */
 export function Bubble({ role, text, leftOut }: Props) {
   const [whole, setWhole] = useState(false);
   const id = useId();
   const isLong = text.length > BEGINNING + END + WORTH_HIDING;
+  if (text === '' && leftOut === 0) return null;
   const shown = isLong && !whole ? `${text.slice(0, BEGINNING)} […] ${text.slice(-END)}` : text;
   return (
     <div className={`bubble bubble-${role}`} data-role={role}>
@@ -33,7 +34,7 @@ export function Bubble({ role, text, leftOut }: Props) {
               aria-controls={id}
               onClick={() => setWhole(!whole)}
             >
-              {whole ? 'Show less' : 'Show all that is kept'}
+              {whole ? 'Show less' : 'Show more'}
             </button>
           )}
         </p>

@@ -6,7 +6,7 @@ type Props = { cached: number | null; prompt: number | null };
 /** How much of a prompt was in the worker's cache, as the engine told the client. */
 export function CachedBar({ cached, prompt }: Props) {
   if (cached === null || prompt === null || prompt <= 0) {
-    return <p className="cached-bar quiet">Cached share not told</p>;
+    return <p className="cached-bar quiet">Cached share not reported</p>;
   }
   const share = Math.min((cached / prompt) * 100, 100);
   const words = `${count(cached)} of ${count(prompt)} prompt tokens`;

@@ -10,7 +10,6 @@ import { Why } from './Why';
 /** One question, its answer, and what it took. */
 export function TurnPart({ turn }: { turn: Turn }) {
   const id = useId();
-  const failed = turn.state === 'error';
   return (
     <section className="card turn" data-testid="turn" data-state={turn.state} aria-labelledby={id}>
       <div className="turn__head">
@@ -18,14 +17,16 @@ export function TurnPart({ turn }: { turn: Turn }) {
         <TurnFigures turn={turn} />
         {turn.state === 'done' && <CachedBar cached={turn.cached_tokens} prompt={turn.prompt_tokens} />}
       </div>
-      {turn.decision && <Why decision={turn.decision} />}
+      {turn.decision && <Why decision={turn.decision} requestId={turn.request_id} />}
       <Bubble role="user" text={turn.user} leftOut={turn.user_left_out} />
-      {turn.state === 'asking' ? (
-        <p className="turn__asking">Waiting for the answer</p>
-      ) : (
-        <Bubble role="assistant" text={turn.assistant} leftOut={turn.assistant_left_out} />
+      <Bubble role="assistant" text={turn.assistant} leftOut={turn.assistant_left_out} />
+      {turn.state === 'asking' && <p className="turn__unanswered">Waiting for the answer</p>}
+      {turn.state === 'stopped' && (
+        <p className="turn__unanswered">Not answered: the conversation was ended early</p>
       )}
-      {failed && <Complaint>{[turn.error ?? 'failed', turn.complaint].filter(Boolean).join(': ')}</Complaint>}
+      {turn.state === 'error' && (
+        <Complaint>{[turn.error ?? 'failed', turn.complaint].filter(Boolean).join(': ')}</Complaint>
+      )}
     </section>
   );
 }

@@ -1,20 +1,21 @@
-import { useEffect, useState } from 'react';
+import { useEffect } from 'react';
 
-import { api, ApiError } from '../api';
-import { usePolling, type Polled } from '../hooks/usePolling';
+import { api } from '../api';
+import type { Polled } from '../hooks/usePolling';
+import { usePollingWhile } from '../hooks/usePollingWhile';
 import type { Conversation } from '../wire';
 
 const EVERY_MS = 3000;
 
 /** A conversation, looked at every three seconds while it goes on. */
 export function useConversation(id: number): Polled<Conversation> & { forgotten: boolean } {
-  const [going, setGoing] = useState(true);
-  const polled = usePolling((signal) => api.conversation(id, signal), going ? EVERY_MS : null, id);
-  const { data, error, again } = polled;
-
-  const forgotten = error instanceof ApiError && error.status === 404;
-  const goesOn = !forgotten && (data === null || data.status === 'active');
-  if (goesOn !== going) setGoing(goesOn);
+  const polled = usePollingWhile(
+    (signal) => api.conversation(id, signal),
+    EVERY_MS,
+    id,
+    (conversation) => conversation.status === 'active',
+  );
+  const { data, again } = polled;
 
   // A decision is looked up after its answer, so the last one may come when the conversation is over: look once more.
   const lacks = data !== null && data.status !== 'active' && lacksDecision(data);
@@ -24,7 +25,7 @@ export function useConversation(id: number): Polled<Conversation> & { forgotten:
     return () => clearTimeout(timer);
   }, [lacks, again]);
 
-  return { ...polled, forgotten };
+  return polled;
 }
 
 function lacksDecision({ turns }: Conversation): boolean {

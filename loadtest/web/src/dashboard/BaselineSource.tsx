@@ -1,15 +1,19 @@
 import { useRef, useState, type ChangeEvent } from 'react';
 
 import { api, messageOf } from '../api';
+import { Complaint } from '../components/Complaint';
 import { feed } from '../feed/feed';
-import { useConnected } from '../feed/useFeed';
+import { useConnected, useFeed } from '../feed/useFeed';
 import type { Baselines } from '../wire';
+import { WHY_NOT, whyNot } from '../words';
 
 const MOST_BYTES = 8 * 1024 * 1024;
 
 /** Where the figures come from, and how to have one's own. */
 export function BaselineSource({ baselines }: { baselines: Baselines }) {
   const connected = useConnected();
+  const allowed = useFeed((world) => world.hello?.can.sweep ?? false);
+  const reason = whyNot(connected, allowed, null, WHY_NOT.baselines);
   const chooser = useRef<HTMLInputElement>(null);
   const [complaint, setComplaint] = useState<string | null>(null);
 
@@ -49,29 +53,25 @@ export function BaselineSource({ baselines }: { baselines: Baselines }) {
         <button
           type="button"
           className="button button--small"
-          disabled={!connected}
+          disabled={reason !== null}
+          title={reason ?? undefined}
           onClick={() => chooser.current?.click()}
         >
           Load a sweep file…
         </button>
-        {baselines.source === 'sweep' && (
+        {baselines.replaced && (
           <button
             type="button"
             className="button button--small"
-            disabled={!connected}
-            onClick={() => void take(api.compareWithRecorded())}
+            disabled={reason !== null}
+            title={reason ?? undefined}
+            onClick={() => void take(api.compareWithFirst())}
           >
-            Recorded figures
+            Back to the first figures
           </button>
         )}
       </div>
-      <div role="alert" className="source__alert">
-        {complaint !== null && (
-          <p className="notice" data-tone="bad" data-testid="source-error">
-            {complaint}
-          </p>
-        )}
-      </div>
+      {complaint !== null && <Complaint>{complaint}</Complaint>}
     </div>
   );
 }

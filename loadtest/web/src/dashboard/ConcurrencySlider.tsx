@@ -34,11 +34,12 @@ export function ConcurrencySlider({ choice }: { choice: ConcurrencyChoice }) {
         value={value}
         disabled={reason !== null}
         title={reason ?? undefined}
-        aria-valuetext={`${value} conversations`}
+        aria-valuetext={choice.shown === null ? 'not known' : `${value} conversations`}
         onChange={(event) => choice.pick(Number(event.target.value))}
         onPointerDown={choice.hold}
         onPointerUp={choice.release}
         onPointerCancel={choice.release}
+        onLostPointerCapture={choice.release}
       />
       <span className="slider__ends quiet small" aria-hidden="true">
         {ticksOf(slider).map((tick) => (

@@ -5,6 +5,7 @@ import { WorkerCard } from './WorkerCard';
 
 /** The machines behind it. */
 export function Infrastructure() {
+  const isDown = useFeed((world) => world.connection === 'down');
   const seen = useFeed((world) => world.workers);
   const gpu = useFeed((world) => world.workers?.gpu ?? null);
   const model = useFeed((world) => world.workers?.model ?? world.hello?.model ?? null);
@@ -19,7 +20,7 @@ export function Infrastructure() {
       {seen === null || seen.workers.length === 0 ? (
         <p className="quiet">No workers known yet.</p>
       ) : (
-        <ul className="workers">
+        <ul className="workers" data-stale={isDown}>
           {seen.workers.map((worker) => (
             <WorkerCard key={worker.name} worker={worker} />
           ))}

@@ -1,5 +1,4 @@
-import { useId } from 'react';
-
+import { Card } from '../components/Card';
 import { useConnected, useFeed } from '../feed/useFeed';
 import { count, duration, fixed, percent } from '../format';
 import { useNow } from '../hooks/useNow';
@@ -9,31 +8,28 @@ import { KpiCard, type Kpi } from './KpiCard';
 
 /** Six figures in one row. Without a load that runs there are none. */
 export function KpiRow() {
-  const id = useId();
   const connected = useConnected();
-  const sample = useFeed((world) =>
-    world.state === null || world.state.run === 'stopped' ? null : world.sample,
+  // One that starts has none yet: what is known is of the load before it.
+  const isOver = useFeed(
+    ({ state }) => state === null || state.run === 'stopped' || state.run === 'starting',
   );
+  const latest = useFeed((world) => world.sample);
+  const sample = isOver ? null : latest;
   const sampleAt = useFeed((world) => world.sampleAt);
   const isStale = !connected && sample !== null;
   const now = useNow(isStale ? 1000 : null);
   const age = isStale && sampleAt !== null ? Math.max(0, (now - sampleAt) / 1000) : null;
   return (
-    <section className="card metrics" aria-labelledby={id}>
-      <div className="card__head">
-        <h2 id={id}>Metrics</h2>
-        {age !== null && (
-          <p className="card__aside" data-testid="age">
-            as of {duration(age)} ago
-          </p>
-        )}
-      </div>
+    <Card
+      title="Metrics"
+      aside={age === null ? undefined : <span data-testid="age">as of {duration(age)} ago</span>}
+    >
       <div className="kpis" data-testid="kpis" data-stale={isStale}>
         {kpisOf(sample).map((kpi) => (
           <KpiCard key={kpi.label} {...kpi} />
         ))}
       </div>
-    </section>
+    </Card>
   );
 }
 

@@ -9,6 +9,7 @@ const HEIGHT_REM = 14;
 /** Both latencies, over the same time. */
 export function LatencyCharts() {
   const [spanMin, setSpanMin] = useState(5);
+  const isDown = useFeed((world) => world.connection === 'down');
   const objective = useFeed((world) => world.hello?.objective ?? null);
   const windowS = useFeed((world) => world.hello?.short_window_s ?? null);
   const shared = { spanS: spanMin * 60, heightRem: HEIGHT_REM };
@@ -30,7 +31,7 @@ export function LatencyCharts() {
           ))}
         </div>
       </div>
-      <div className="charts__pair">
+      <div className="charts__pair" data-stale={isDown}>
         <LatencyChart
           name="TTFT"
           p50="ttft_p50_ms"

@@ -2,9 +2,9 @@ import { DataTable } from '../components/DataTable';
 import { Hint } from '../components/Hint';
 import { useConnected, useFeed } from '../feed/useFeed';
 import { count, fixed } from '../format';
-import type { Figures, Objective, RecordedFigures } from '../wire';
+import type { Objective, RecordedTimes } from '../wire';
 import type { HintOf } from '../words';
-import { atSpeed, type Comparison } from './comparison';
+import { dividedBy, divisor, type Comparison } from './comparison';
 import { Judged } from './Judged';
 
 type Line = {
@@ -12,8 +12,8 @@ type Line = {
   unit: string;
   hint: HintOf;
   digits: number;
-  p50: keyof Figures & keyof RecordedFigures;
-  p95: keyof Figures & keyof RecordedFigures;
+  p50: keyof RecordedTimes;
+  p95: keyof RecordedTimes;
   objective?: keyof Objective;
 };
 
@@ -46,6 +46,7 @@ const COLUMNS = ['Live p50', 'KV p50', 'RR p50', 'Live p95', 'KV p95', 'RR p95']
 export function LiveTable({ comparison }: { comparison: Comparison | null }) {
   const figures = useFeed((world) => world.sample?.figures ?? null);
   const hello = useFeed((world) => world.hello);
+  const baselines = useFeed((world) => world.baselines);
   const connected = useConnected();
   const isStopped = useFeed((world) => world.state?.run === 'stopped' && world.hello?.can.run === true);
   if (hello === null || figures === null || figures.ttft_p50_ms === null) {
@@ -55,12 +56,13 @@ export function LiveTable({ comparison }: { comparison: Comparison | null }) {
       </p>
     );
   }
-  const kv = atSpeed(comparison?.row.kv ?? null, hello.speed);
-  const rr = atSpeed(comparison?.row.rr ?? null, hello.speed);
+  const by = divisor(baselines, hello);
+  const kv = dividedBy(by, comparison?.row.kv ?? null);
+  const rr = dividedBy(by, comparison?.row.rr ?? null);
   return (
     <DataTable
       name="Live figures beside recorded ones"
-      caption={captionOf(hello.window_s, comparison, hello.speed)}
+      caption={captionOf(hello.window_s, comparison, by)}
       className={connected ? 'live-table' : 'live-table stale'}
     >
       <thead>
@@ -105,12 +107,12 @@ function classOf(column: string): string {
   return column === 'Live p95' ? 'live judged' : 'live';
 }
 
-function captionOf(windowS: number, comparison: Comparison | null, speed: number): string {
+function captionOf(windowS: number, comparison: Comparison | null, by: number): string {
   const parts = [`live: last ${windowS} s`];
   if (comparison === null) parts.push('nothing recorded to compare with');
   else if (comparison.isExact)
     parts.push(`KV and RR: recorded at ${count(comparison.row.concurrency)} conversations`);
   else parts.push(`nearest recorded level: ${comparison.row.concurrency}`);
-  if (comparison !== null && speed !== 1) parts.push(`recorded times divided by ${speed}`);
+  if (comparison !== null && by !== 1) parts.push(`recorded times divided by ${by}`);
   return parts.join(' · ');
 }

@@ -15,6 +15,8 @@ export function WorkerCard({ worker }: { worker: Worker }) {
     ['Blocks cached', of(worker.cached_blocks, worker.kv_blocks)],
     ['Blocks evicted', count(worker.evicted_blocks)],
   ];
+  if (worker.trust !== null && worker.trust < 1)
+    figures.push(['Index trust', percent(worker.trust * 100, 0)]);
   if (worker.acceptance_pct !== null) figures.push(['Drafts accepted', percent(worker.acceptance_pct)]);
   return (
     <li className="worker" data-testid="worker">

@@ -1,6 +1,6 @@
 // What live figures are held against: the recorded row of the same load, on the same clock.
 
-import type { BaselineRow, Baselines, LoadLevel, RecordedFigures } from '../wire';
+import type { BaselineRow, Baselines, Hello, LoadLevel, RecordedTimes } from '../wire';
 
 export type Comparison = { row: BaselineRow; isExact: boolean };
 
@@ -21,19 +21,21 @@ export function concurrencyOf(level: LoadLevel | null): number | null {
   return level?.concurrency ?? null;
 }
 
-/** Engines that run `speed` times as fast as the recorded ones take that much less time. */
-export function atSpeed(figures: RecordedFigures | null, speed: number): RecordedFigures | null {
-  if (figures === null || speed === 1) return figures;
-  const divided = (value: number | null) => (value === null ? null : value / speed);
-  return {
-    ...figures,
-    ttft_p50_ms: divided(figures.ttft_p50_ms),
-    ttft_p95_ms: divided(figures.ttft_p95_ms),
-    tpot_p50_ms: divided(figures.tpot_p50_ms),
-    tpot_p95_ms: divided(figures.tpot_p95_ms),
-    itl_p50_ms: divided(figures.itl_p50_ms),
-    itl_p95_ms: divided(figures.itl_p95_ms),
-    e2e_p50_s: divided(figures.e2e_p50_s),
-    e2e_p95_s: divided(figures.e2e_p95_s),
-  };
+/**
+ * What recorded times are divided by: engines that run so many times as fast take that much less time. A sweep held to
+ * the objective of this very load was measured on its clock, and stays as it is.
+ */
+export function divisor(baselines: Baselines | null, { speed, objective }: Hello): number {
+  const isSame = (one: number, other: number) => Math.abs(one - other) <= 1e-6 * other;
+  const isOfThisClock =
+    baselines?.source === 'sweep' &&
+    isSame(baselines.objective.ttft_ms, objective.ttft_ms) &&
+    isSame(baselines.objective.tpot_ms, objective.tpot_ms);
+  return isOfThisClock ? 1 : speed;
+}
+
+export function dividedBy(by: number, times: RecordedTimes | null): RecordedTimes | null {
+  if (times === null) return null;
+  const divided = Object.entries(times).map(([name, value]) => [name, value === null ? null : value / by]);
+  return Object.fromEntries(divided) as RecordedTimes;
 }

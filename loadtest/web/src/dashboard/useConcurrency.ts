@@ -1,9 +1,9 @@
-import { useEffect, useRef, useState } from 'react';
+import { useCallback, useEffect, useRef, useState } from 'react';
 
 import { api, messageOf } from '../api';
 import { feed } from '../feed/feed';
 import { useFeed } from '../feed/useFeed';
-import { useDebounced } from '../hooks/useDebounced';
+import { useDebounced, type Debounced } from '../hooks/useDebounced';
 import { concurrencyOf } from './comparison';
 
 /** A hand that moves the slider is done when it rests this long. */
@@ -22,21 +22,30 @@ export function useConcurrency(): ConcurrencyChoice {
   const running = useFeed((world) => concurrencyOf(world.state?.level ?? null));
   const [wanted, want] = useState<number | null>(null);
   const held = useRef(false);
+  /** The server's level changed since the last pick. */
+  const isOutdated = useRef(false);
 
-  const sent = useDebounced((concurrency: number) => {
+  const sent: Debounced<number> = useDebounced((concurrency) => {
     api.setConcurrency(concurrency).catch((problem: unknown) => {
       feed.complain(messageOf(problem));
-      want(null);
+      // Somebody may have moved on meanwhile.
+      if (!sent.isPending()) want((now) => (now === concurrency ? null : now));
     });
   }, DEBOUNCE_MS);
 
+  const follow = useCallback(() => {
+    if (isOutdated.current && !held.current && !sent.isPending()) want(null);
+  }, [sent]);
+
   useEffect(() => {
-    if (!held.current && !sent.isPending()) want(null);
-  }, [running, sent]);
+    isOutdated.current = true;
+    follow();
+  }, [running, follow]);
 
   return {
     shown: wanted ?? running,
     pick: (concurrency) => {
+      isOutdated.current = false;
       want(concurrency);
       sent.call(concurrency);
     },
@@ -45,6 +54,7 @@ export function useConcurrency(): ConcurrencyChoice {
     },
     release: () => {
       held.current = false;
+      follow();
     },
   };
 }

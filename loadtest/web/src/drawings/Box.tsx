@@ -1,7 +1,7 @@
 import type { ReactNode } from 'react';
 
 /** A room holds parts; a chosen one is where the request goes; an optional one may be missing. */
-export type BoxKind = 'room' | 'part' | 'chosen' | 'optional';
+type BoxKind = 'room' | 'part' | 'chosen' | 'optional';
 
 export type BoxProps = {
   /** Left, top, width and height. */

@@ -3,7 +3,7 @@ import { AnyApi, Bounded, Explained, Failover } from './ServiceFigures';
 import { Balance, Events, Room, WarmCache } from './PlacementFigures';
 
 /** Something the router does, with a picture of it. */
-export type Feature = { name: string; about: string; shows: string; Figure: ComponentType };
+type Feature = { name: string; about: string; shows: string; Figure: ComponentType };
 
 export const FEATURES: readonly Feature[] = [
   {

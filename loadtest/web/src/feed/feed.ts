@@ -1,6 +1,7 @@
 // The one feed of this page: its store, its socket, and what is asked anew whenever a server greets us.
 
-import { address, api, messageOf } from '../api';
+import { address } from '../api';
+import { BaselinesRefresh } from './refresh';
 import { Socket } from './socket';
 import { Store } from './store';
 
@@ -14,12 +15,16 @@ export const feed = new Store(nextFrame);
 
 export function startFeed(): void {
   const target = address('api/feed').replace(/^http/, 'ws');
+  const baselines = new BaselinesRefresh(feed);
   const socket = new Socket(
     {
       frame: (text) => {
-        if (feed.hear(text)) void refreshBaselines();
+        if (feed.hear(text)) baselines.start();
       },
-      down: () => feed.disconnected(),
+      down: () => {
+        baselines.stop();
+        feed.disconnected();
+      },
     },
     () => new WebSocket(target),
   );
@@ -28,12 +33,4 @@ export function startFeed(): void {
     if (!document.hidden) socket.retryNow();
   });
   socket.start();
-}
-
-async function refreshBaselines(): Promise<void> {
-  try {
-    feed.compareWith(await api.baselines());
-  } catch (problem) {
-    feed.complain(`figures to compare with: ${messageOf(problem)}`);
-  }
 }

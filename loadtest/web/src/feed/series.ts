@@ -8,16 +8,7 @@ export const CAPACITY = 1800;
 /** Rows further apart than this have nothing between them: the load was stopped, or nobody was told. */
 const GAP_S = 10;
 
-export const COLUMNS = [
-  't',
-  'ttft_p50_ms',
-  'ttft_p95_ms',
-  'tpot_p50_ms',
-  'tpot_p95_ms',
-  'tops',
-  'hit_pct',
-  'active',
-] as const;
+const COLUMNS = ['t', 'ttft_p50_ms', 'ttft_p95_ms', 'tpot_p50_ms', 'tpot_p95_ms'] as const;
 export type Column = (typeof COLUMNS)[number];
 export type Row = { t: number } & Record<Exclude<Column, 't'>, number | null>;
 
@@ -26,13 +17,10 @@ const NOTHING: Omit<Row, 't'> = {
   ttft_p95_ms: null,
   tpot_p50_ms: null,
   tpot_p95_ms: null,
-  tops: null,
-  hit_pct: null,
-  active: null,
 };
 
 export function rowOf(sample: Sample): Row {
-  return { t: sample.t, ...sample.short, active: sample.active };
+  return { t: sample.t, ...sample.short };
 }
 
 export class Series {

@@ -4,7 +4,7 @@
 const SILENCE_MS = 10_000;
 const BACKOFF_MS = [500, 1000, 2000, 4000, 8000];
 
-export type SocketEvents = {
+type SocketEvents = {
   frame(text: string): void;
   down(): void;
 };

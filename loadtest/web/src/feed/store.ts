@@ -1,6 +1,7 @@
 // The state of the world as the feed tells it. Messages change it at once, readers hear of it once a frame: a hundred
 // thousand messages make no more work than a screen can show.
 
+import { messageOf } from '../api';
 import type { Baselines, Hello, Mark, Message, RunState, Sample, SweepProgress, Workers } from '../wire';
 import { readMessage } from '../wire';
 import { Series, rowOf } from './series';
@@ -11,7 +12,6 @@ export type Connection = 'connecting' | 'open' | 'down';
 
 export type World = {
   connection: Connection;
-  downSince: number | null;
   hello: Hello | null;
   state: RunState | null;
   sample: Sample | null;
@@ -46,7 +46,6 @@ export class Store {
   ) {
     this.world = {
       connection: 'connecting',
-      downSince: null,
       hello: null,
       state: null,
       sample: null,
@@ -74,11 +73,13 @@ export class Store {
   /** A frame of the feed. True when it was a greeting. */
   hear(frame: string): boolean {
     this.world.received += 1;
+    let said: unknown = null;
     let message: Message | null = null;
     try {
-      message = readMessage(JSON.parse(frame));
-    } catch {
-      this.world.refused += 1;
+      said = JSON.parse(frame);
+      message = readMessage(said);
+    } catch (problem) {
+      this.refuse(said, problem);
     }
     if (message) this.apply(message);
     this.publishSoon();
@@ -86,7 +87,7 @@ export class Store {
   }
 
   disconnected(): void {
-    if (this.world.connection !== 'down') this.set({ connection: 'down', downSince: this.now() });
+    if (this.world.connection !== 'down') this.set({ connection: 'down' });
   }
 
   compareWith(baselines: Baselines): void {
@@ -97,8 +98,16 @@ export class Store {
     this.set({ error });
   }
 
-  forgive(): void {
-    this.set({ error: null });
+  /** Whatever is complained of, or only this. */
+  forgive(error = this.world.error): void {
+    if (error === this.world.error) this.set({ error: null });
+  }
+
+  /** Any frame can be done without, but for the greeting: without one nothing else is shown. */
+  private refuse(said: unknown, problem: unknown): void {
+    this.world.refused += 1;
+    if ((said as { type?: unknown } | null)?.type === 'hello')
+      this.complain(`this page and its server do not match: ${messageOf(problem)}`);
   }
 
   private apply(message: Message): void {
@@ -125,7 +134,6 @@ export class Store {
     this.world.series.replace(hello.history);
     this.set({
       connection: 'open',
-      downSince: null,
       // What it brings is kept in fields of its own; its history would only lie about.
       hello: { ...hello, history: NO_HISTORY, marks: [] },
       sample: hello.sample,
@@ -180,7 +188,4 @@ const NO_HISTORY: Hello['history'] = {
   ttft_p95_ms: [],
   tpot_p50_ms: [],
   tpot_p95_ms: [],
-  tops: [],
-  hit_pct: [],
-  active: [],
 };

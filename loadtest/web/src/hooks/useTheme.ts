@@ -2,25 +2,17 @@
 
 import { useSyncExternalStore } from 'react';
 
-export const CHOICES = ['system', 'light', 'dark'] as const;
-export type Choice = (typeof CHOICES)[number];
-export type Theme = 'light' | 'dark';
+const CHOICES = ['system', 'light', 'dark'] as const;
+type Choice = (typeof CHOICES)[number];
+type Theme = 'light' | 'dark';
 
+/** public/theme.js reads it before the first paint; what it found is where the style sheets look. */
 const KEY = 'kvlane.theme';
 const systemIsDark = window.matchMedia('(prefers-color-scheme: dark)');
 const listeners = new Set<() => void>();
-let choice: Choice = kept();
+let choice: Choice = CHOICES.find((known) => known === document.documentElement.dataset.theme) ?? 'system';
 
 /** Storage may be forbidden; the choice then lasts as long as the page. */
-function kept(): Choice {
-  try {
-    const found = window.localStorage.getItem(KEY);
-    return CHOICES.find((known) => known === found) ?? 'system';
-  } catch {
-    return 'system';
-  }
-}
-
 function keep(): void {
   try {
     window.localStorage.setItem(KEY, choice);
@@ -38,16 +30,11 @@ function subscribe(listener: () => void): () => void {
   };
 }
 
-/** What the style sheets go by. */
-export function applyTheme(): void {
-  if (choice === 'system') delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = choice;
-}
-
 export function nextChoice(): void {
   choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length] ?? 'system';
   keep();
-  applyTheme();
+  if (choice === 'system') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = choice;
   for (const listener of listeners) listener();
 }
 

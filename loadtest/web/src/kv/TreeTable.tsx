@@ -20,12 +20,16 @@ export function TreeTable({ tree }: { tree: Tree }) {
   const workers = tree.workers.map((worker) => worker.name);
   const inColumns = workers.length <= MOST_COLUMNS;
   if (found.length === 0)
-    return <p className="quiet">The tree is empty: no engine has said that it stored anything.</p>;
+    return (
+      <p className="quiet" data-testid="tree-note">
+        {tree.note ?? 'The tree is empty: no engine has said that it stored anything.'}
+      </p>
+    );
   return (
     <div>
       <DataTable
         name="Prefixes"
-        caption="Top prefixes and who holds them, in blocks; looked at every 2 s"
+        caption="Top prefixes and who holds them, in blocks; refreshed every 2 s"
         className="tree"
       >
         <thead>

@@ -1,6 +1,6 @@
 /** Why a worker could not be chosen, by the router's word for it. */
 const REASONS: Record<string, string> = {
-  joining: 'has not told its model yet',
+  joining: 'has not shown yet that it serves',
   draining: 'takes no new requests',
   down: 'does not answer',
   breaker: 'failed too often of late',

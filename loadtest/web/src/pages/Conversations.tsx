@@ -20,7 +20,7 @@ export default function Conversations() {
         <p className="quiet">No conversations yet. They appear once the load is started.</p>
       )}
       {data !== null && data.conversations.length > 0 && (
-        <DataTable name="Conversations" caption="Looked at every 5 s" className="conversations">
+        <DataTable name="Conversations" caption="Refreshed every 5 s" className="conversations">
           <thead>
             <tr>
               <th scope="col">Status</th>

@@ -32,7 +32,7 @@ function NotHere({ connected, what }: { connected: boolean; what: string }) {
   return (
     <p className="quiet">
       {connected
-        ? `${what} cannot be had: no router’s administration is known to this page.`
+        ? `${what} is not available: the page was started without the router’s administration address (--admin-url).`
         : 'Not connected yet.'}
     </p>
   );

@@ -3,7 +3,8 @@ import { Complaint } from '../components/Complaint';
 import { useFeed } from '../feed/useFeed';
 import { clock } from '../format';
 import { href } from '../routes';
-import { KINDS, latest } from '../sweeps/progress';
+import { KINDS } from '../sweeps/kinds';
+import { latest } from '../sweeps/progress';
 import { SweepBadge } from '../sweeps/SweepBadge';
 import { SweepProgress } from '../sweeps/SweepProgress';
 import { SweepResultsPart } from '../sweeps/SweepResultsPart';
@@ -15,7 +16,7 @@ import '../styles/sweeps.css';
 export default function Sweep({ id }: { id: number }) {
   const { data, complaint } = useSweep(id);
   const progress = useFeed((world) => world.sweep);
-  const standing = data === null ? null : latest(data, progress);
+  const status = data === null ? null : latest(data, progress);
   const measured = data?.results?.sets.some((set) => set.cells.length > 0) ?? false;
   return (
     <>
@@ -24,15 +25,15 @@ export default function Sweep({ id }: { id: number }) {
         aside={<a href={href({ page: 'sweeps' })}>All sweeps</a>}
       >
         {complaint !== null && <Complaint>{complaint}</Complaint>}
-        {data !== null && standing !== null && (
+        {data !== null && status !== null && (
           <>
             <p className="sweep-facts" data-testid="sweep-facts">
-              <SweepBadge state={standing.state} />
-              <span>{KINDS[data.kind]}</span>
+              <SweepBadge state={status.state} />
+              <span>{KINDS[data.kind].label}</span>
               <span className="quiet">started {clock(data.started)}</span>
             </p>
             {data.error !== null && <Complaint>{data.error}</Complaint>}
-            <SweepProgress id={id} standing={standing} />
+            <SweepProgress id={id} status={status} />
           </>
         )}
       </Card>

@@ -23,7 +23,7 @@ export default function Sweeps() {
         {data !== null && <SweepForm defaults={data.defaults} />}
       </Card>
       {data !== null && (
-        <Card title="Started from this page">
+        <Card title="Sweeps on this server">
           <SweepList sweeps={data.sweeps} />
         </Card>
       )}

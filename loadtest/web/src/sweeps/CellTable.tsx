@@ -2,13 +2,13 @@ import { DataTable } from '../components/DataTable';
 import { Judged } from '../dashboard/Judged';
 import { count, fixed, percent } from '../format';
 import { modeName } from '../names';
-import type { SweepResults, SweepSet } from '../wire';
+import type { Labels, SweepResults, SweepSet } from '../wire';
 import { levelsOf, mean, modesOf } from './frontier';
 
-type Props = { set: SweepSet; objective: SweepResults['objective'] };
+type Props = { set: SweepSet; objective: SweepResults['objective']; labels: Labels };
 
 /** What is measured so far, averaged over repeats; rows come as cells do. */
-export function CellTable({ set, objective }: Props) {
+export function CellTable({ set, objective, labels }: Props) {
   const modes = modesOf(set);
   const rows = levelsOf(set).flatMap((level) =>
     modes.filter((mode) => has(set, mode, level)).map((mode) => ({ mode, level })),
@@ -42,7 +42,7 @@ export function CellTable({ set, objective }: Props) {
             <tr key={`${level} ${mode}`} data-testid="cell">
               <th scope="row">{level}</th>
               <td className="left">
-                {modeName(mode)} <Remark set={set} mode={mode} level={level} />
+                {modeName(mode, labels)} <Remark set={set} mode={mode} level={level} />
               </td>
               <td>{fixed(figure('ttft_p50_ms'), 0)}</td>
               <Judged
@@ -73,11 +73,11 @@ function has(set: SweepSet, mode: string, level: number): boolean {
   return set.cells.some((cell) => cell.mode === mode && cell.level === level);
 }
 
-/** Why some of it does not count, or was too much. */
+/** Why some of it does not count, or was more than could be served. */
 function Remark({ set, mode, level }: { set: SweepSet; mode: string; level: number }) {
   const cells = set.cells.filter((cell) => cell.mode === mode && cell.level === level);
   const invalid = cells.find((cell) => cell.invalid !== null)?.invalid;
   const saturated = cells.find((cell) => cell.saturated !== null)?.saturated;
-  const remark = invalid ? `not counted: ${invalid}` : saturated ? `too much: ${saturated}` : null;
+  const remark = invalid ? `not counted: ${invalid}` : saturated ? `saturated: ${saturated}` : null;
   return remark === null ? null : <small className="cells__remark">{remark}</small>;
 }

@@ -1,7 +1,7 @@
 import { Drawing } from '../drawings/Drawing';
 import { ms } from '../format';
 import { modeName } from '../names';
-import type { Standing } from '../wire';
+import type { Labels, Standing } from '../wire';
 import { Axes } from './Axes';
 import { CurveLine } from './CurveLine';
 import { ceiling, type Curve, type CurvePoint } from './frontier';
@@ -13,12 +13,13 @@ type Props = {
   curves: readonly Curve[];
   objective: number;
   standings: readonly Standing[];
+  labels: Labels;
   /** Where the load is that runs now. */
   live: CurvePoint | null;
 };
 
 /** Time to first token over load: how far up each mode keeps its promise. */
-export function FrontierChart({ curves, objective, standings, live }: Props) {
+export function FrontierChart({ curves, objective, standings, labels, live }: Props) {
   const levels = [...new Set(curves.flatMap((curve) => curve.points.map((point) => point.level)))].sort(
     (a, b) => a - b,
   );
@@ -27,7 +28,9 @@ export function FrontierChart({ curves, objective, standings, live }: Props) {
   const scale = scaleOf(levels, highest);
   const looks = looksOf(curves);
   const isWithin = live !== null && live.level >= Math.min(...levels) && live.level <= Math.max(...levels);
-  const words = standings.map((standing) => `${modeName(standing.mode)}: ${standing.words}`).join('; ');
+  const words = standings
+    .map((standing) => `${modeName(standing.mode, labels)}: ${standing.words}`)
+    .join('; ');
   return (
     <figure className="frontier">
       <figcaption className="frontier__legend">
@@ -40,7 +43,7 @@ export function FrontierChart({ curves, objective, standings, live }: Props) {
                 <path d="M0,8 H40" strokeDasharray={curve.recorded ? '5 4' : undefined} />
                 {look && !curve.recorded && <Marker shape={look.shape} x={20} y={8} />}
               </svg>
-              {modeName(curve.name)}
+              {curve.recorded ? curve.name : modeName(curve.name, labels)}
             </span>
           );
         })}

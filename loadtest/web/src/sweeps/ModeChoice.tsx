@@ -1,9 +1,15 @@
 import { modeName } from '../names';
+import type { Labels } from '../wire';
 
-type Props = { offered: readonly string[]; chosen: readonly string[]; onChange: (modes: string[]) => void };
+type Props = {
+  offered: readonly string[];
+  labels: Labels;
+  chosen: readonly string[];
+  onChange: (modes: string[]) => void;
+};
 
 /** Which ways of placing requests are compared, in the order they are offered. */
-export function ModeChoice({ offered, chosen, onChange }: Props) {
+export function ModeChoice({ offered, labels, chosen, onChange }: Props) {
   const toggled = (mode: string) =>
     offered.filter((one) => (one === mode ? !chosen.includes(one) : chosen.includes(one)));
   return (
@@ -17,7 +23,7 @@ export function ModeChoice({ offered, chosen, onChange }: Props) {
             checked={chosen.includes(mode)}
             onChange={() => onChange(toggled(mode))}
           />
-          {modeName(mode)}
+          {modeName(mode, labels)}
         </label>
       ))}
     </fieldset>

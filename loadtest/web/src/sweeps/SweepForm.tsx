@@ -6,18 +6,11 @@ import { duration } from '../format';
 import { go } from '../routes';
 import type { SweepDefaults, SweepKind } from '../wire';
 import { CourseFields } from './CourseFields';
+import { KIND_ORDER, KINDS } from './kinds';
 import { ModeChoice } from './ModeChoice';
 import { draftOf, lengthS, planOf, type Draft } from './plan';
-import { useWhyNot } from './useWhyNot';
+import { useLoaded, useWhyNot } from './useWhyNot';
 
-const KINDS: readonly { kind: SweepKind; label: string; about: string }[] = [
-  {
-    kind: 'virtual',
-    label: 'Virtual time',
-    about: 'simulated engines, hours in seconds, on all cores of this machine',
-  },
-  { kind: 'live', label: 'Live', about: 'the router and workers behind this page, by the clock' },
-];
 /** What is compared unless somebody chooses otherwise. */
 const USUAL = ['round_robin', 'kvlane'];
 
@@ -32,9 +25,11 @@ export function SweepForm({ defaults }: { defaults: SweepDefaults }) {
   const [draft, setDraft] = useState<Draft>(() => fresh('virtual', defaults));
   const [refusal, setRefusal] = useState<string | null>(null);
   const [sent, setSent] = useState(false);
-  const whyNot = useWhyNot(draft.kind);
+  const whyNot = useWhyNot(draft.kind, draft.besideLoad);
+  const isLoaded = useLoaded();
   const id = useId();
-  const plan = planOf(draft);
+  // Leave to run beside a load is worth nothing once that has ended.
+  const plan = planOf({ ...draft, besideLoad: draft.besideLoad && isLoaded });
   const takes = 'wrong' in plan ? null : lengthS(plan);
 
   const change = (by: Partial<Draft>) => {
@@ -57,8 +52,8 @@ export function SweepForm({ defaults }: { defaults: SweepDefaults }) {
   return (
     <form className="sweep-form" noValidate onSubmit={(event) => void start(event)}>
       <fieldset className="sweep-form__choice">
-        <legend>Time</legend>
-        {KINDS.map(({ kind, label, about }) => (
+        <legend>Clock</legend>
+        {KIND_ORDER.map((kind) => (
           <label key={kind}>
             <input
               type="radio"
@@ -66,7 +61,7 @@ export function SweepForm({ defaults }: { defaults: SweepDefaults }) {
               checked={draft.kind === kind}
               onChange={() => change({ ...fresh(kind, defaults), levels: draft.levels })}
             />
-            {label} <small className="quiet">{about}</small>
+            {KINDS[kind].label} <small className="quiet">{KINDS[kind].about}</small>
           </label>
         ))}
       </fieldset>
@@ -82,10 +77,21 @@ export function SweepForm({ defaults }: { defaults: SweepDefaults }) {
       </div>
       <ModeChoice
         offered={defaults.modes[draft.kind]}
+        labels={defaults.labels}
         chosen={draft.modes}
         onChange={(modes) => change({ modes })}
       />
       <CourseFields draft={draft} scenarios={defaults.scenarios} change={change} />
+      {isLoaded && draft.kind === 'virtual' && (
+        <label className="sweep-form__beside">
+          <input
+            type="checkbox"
+            checked={draft.besideLoad}
+            onChange={(event) => change({ besideLoad: event.target.checked })}
+          />
+          Run beside the load (both will be slower)
+        </label>
+      )}
       <div className="sweep-form__do">
         <button type="submit" className="button button--primary" disabled={whyNot !== null || sent}>
           Start sweep

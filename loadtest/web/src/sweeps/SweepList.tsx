@@ -3,13 +3,14 @@ import { useFeed } from '../feed/useFeed';
 import { clock } from '../format';
 import { href } from '../routes';
 import type { SweepLine } from '../wire';
-import { KINDS, latest, leftInWords } from './progress';
+import { KINDS } from './kinds';
+import { latest, leftInWords } from './progress';
 import { SweepBadge } from './SweepBadge';
 
 /** Sweeps that were asked for, the newest first; the one that runs is as the feed has it. */
 export function SweepList({ sweeps }: { sweeps: readonly SweepLine[] }) {
   const progress = useFeed((world) => world.sweep);
-  if (sweeps.length === 0) return <p className="quiet">No sweep was started from this page yet.</p>;
+  if (sweeps.length === 0) return <p className="quiet">No sweep was started on this server yet.</p>;
   return (
     <DataTable
       name="Sweeps"
@@ -24,13 +25,13 @@ export function SweepList({ sweeps }: { sweeps: readonly SweepLine[] }) {
             What
           </th>
           <th scope="col" className="left">
-            Time
+            Clock
           </th>
           <th scope="col" className="left">
             State
           </th>
           <th scope="col">Done</th>
-          <th scope="col">Left</th>
+          <th scope="col">Time left</th>
           <th scope="col">Started</th>
         </tr>
       </thead>
@@ -45,7 +46,7 @@ export function SweepList({ sweeps }: { sweeps: readonly SweepLine[] }) {
                   <a href={href({ page: 'sweep', id: line.id })}>Sweep {line.id}</a>
                 </th>
                 <td className="left sweep-list__name">{line.name}</td>
-                <td className="left">{KINDS[line.kind]}</td>
+                <td className="left">{KINDS[line.kind].label}</td>
                 <td className="left">
                   <SweepBadge state={now.state} />
                 </td>

@@ -2,15 +2,18 @@ import { useState } from 'react';
 
 import { api, messageOf } from '../api';
 import { Complaint } from '../components/Complaint';
-import { useConnected } from '../feed/useFeed';
-import { leftInWords, type Standing } from './progress';
+import { useConnected, useFeed } from '../feed/useFeed';
+import { WHY_NOT, whyNot } from '../words';
+import { leftInWords, type SweepStatus } from './progress';
 
 /** How far a sweep is, how long it still takes, and a way to end it. What is measured stays. */
-export function SweepProgress({ id, standing }: { id: number; standing: Standing }) {
+export function SweepProgress({ id, status }: { id: number; status: SweepStatus }) {
   const connected = useConnected();
+  const allowed = useFeed((world) => world.hello?.can.sweep ?? false);
+  const reason = whyNot(connected, allowed, null, WHY_NOT.sweeps);
   const [asked, setAsked] = useState(false);
   const [refusal, setRefusal] = useState<string | null>(null);
-  const { state, done, of, now } = standing;
+  const { state, done, of, now } = status;
 
   const stop = async () => {
     setAsked(true);
@@ -43,13 +46,14 @@ export function SweepProgress({ id, standing }: { id: number; standing: Standing
           </strong>{' '}
           done
         </span>
-        {state === 'running' && <span data-testid="left">{leftInWords(standing)} left</span>}
+        {state === 'running' && <span data-testid="left">{leftInWords(status)} left</span>}
         {state === 'running' && now !== null && <span className="quiet">{now}</span>}
         {state === 'running' && (
           <button
             type="button"
             className="button button--small"
-            disabled={!connected || asked}
+            disabled={reason !== null || asked}
+            title={reason ?? undefined}
             onClick={() => void stop()}
           >
             Stop sweep

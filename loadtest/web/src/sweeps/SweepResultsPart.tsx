@@ -17,7 +17,7 @@ export function SweepResultsPart({ sweep, results }: { sweep: SweepDetail; resul
       ))}
       <Card title="Figures" aside={results.source}>
         {results.sets.map((set) => (
-          <CellTable key={set.name} set={set} objective={results.objective} />
+          <CellTable key={set.name} set={set} objective={results.objective} labels={sweep.labels} />
         ))}
       </Card>
       <Card title="Download">
@@ -37,12 +37,13 @@ function Frontier({ sweep, results, set }: { sweep: SweepDetail; results: SweepR
         curves={[...recorded, ...measuredCurves(set)]}
         objective={results.objective.ttft_s * 1000}
         standings={sweep.standings}
+        labels={sweep.labels}
         live={live}
       />
       <ul className="standings" aria-label="How far each mode holds">
         {sweep.standings.map(({ mode, words }) => (
           <li key={mode} data-testid="standing">
-            <strong>{modeName(mode)}</strong>: {words}
+            <strong>{modeName(mode, sweep.labels)}</strong>: {words}
           </li>
         ))}
       </ul>

@@ -51,7 +51,7 @@ export function recordedCurves(baselines: Baselines): Curve[] {
       return ms === null ? [] : [{ level: row.concurrency, ms }];
     }),
   });
-  return [curve('recorded round robin', 'rr'), curve('recorded KV-aware', 'kv')].filter(
+  return [curve('Recorded round-robin', 'rr'), curve('Recorded KV-aware', 'kv')].filter(
     (one) => one.points.length > 0,
   );
 }

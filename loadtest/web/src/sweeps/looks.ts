@@ -7,8 +7,8 @@ export type Look = { colour: string; shape: Shape };
 const KNOWN: Record<string, Look> = {
   round_robin: { colour: 'var(--rr)', shape: 'square' },
   kvlane: { colour: 'var(--accent)', shape: 'circle' },
-  'recorded round robin': { colour: 'var(--rr)', shape: 'square' },
-  'recorded KV-aware': { colour: 'var(--accent)', shape: 'circle' },
+  'Recorded round-robin': { colour: 'var(--rr)', shape: 'square' },
+  'Recorded KV-aware': { colour: 'var(--accent)', shape: 'circle' },
 };
 const OTHERS: readonly Look[] = [
   { colour: 'var(--p50)', shape: 'triangle' },

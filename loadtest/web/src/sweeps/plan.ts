@@ -7,6 +7,7 @@ export type Draft = {
   modes: readonly string[];
   scenario: string;
   seeds: number;
+  besideLoad: boolean;
   repeats: number;
   warmUpS: number;
   windowS: number;
@@ -14,8 +15,8 @@ export type Draft = {
   fillS: number;
 };
 
-export const MOST_LEVELS = 32;
-export const MOST_CONVERSATIONS = 10_000;
+const MOST_LEVELS = 32;
+const MOST_CONVERSATIONS = 10_000;
 
 /** As the recorded sweeps were: a minute of warm-up, five minutes with three looks, caches filled for a minute first. */
 export function draftOf(
@@ -30,6 +31,7 @@ export function draftOf(
     modes,
     scenario,
     seeds: 6,
+    besideLoad: false,
     repeats: 1,
     warmUpS: 60,
     windowS: 300,
@@ -61,6 +63,7 @@ export function planOf(draft: Draft): SweepPlan | { wrong: string } {
         levels,
         modes,
         seeds: draft.seeds,
+        ...(draft.besideLoad && { beside_load: true as const }),
       }
     );
   }

@@ -1,10 +1,8 @@
 import { DASH, duration } from '../format';
-import type { SweepKind, SweepLine, SweepProgress, SweepState } from '../wire';
-
-export const KINDS: Record<SweepKind, string> = { live: 'live', virtual: 'virtual time' };
+import type { SweepLine, SweepProgress, SweepState } from '../wire';
 
 /** How far a sweep is. */
-export type Standing = {
+export type SweepStatus = {
   state: SweepState;
   done: number;
   of: number;
@@ -16,13 +14,19 @@ export type Standing = {
 export function latest(
   line: Pick<SweepLine, 'id' | 'state' | 'done' | 'of' | 'left_s'>,
   progress: SweepProgress | null,
-): Standing {
-  const asked: Standing = { state: line.state, done: line.done, of: line.of, left_s: line.left_s, now: null };
+): SweepStatus {
+  const asked: SweepStatus = {
+    state: line.state,
+    done: line.done,
+    of: line.of,
+    left_s: line.left_s,
+    now: null,
+  };
   if (progress === null || progress.id !== line.id || line.state !== 'running') return asked;
   const { state, done, of, left_s, now } = progress;
   return { state, done, of, left_s, now: now === '' ? null : now };
 }
 
-export function leftInWords({ state, left_s }: Standing): string {
+export function leftInWords({ state, left_s }: SweepStatus): string {
   return state === 'running' && left_s !== null ? `about ${duration(left_s)}` : DASH;
 }

@@ -2,7 +2,7 @@ import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
 
 import { colourOf, REFUSED, SOCKET_LOST, useBrowser } from '../support/browser';
-import { baselines, COLOURS, sample, state, T0 } from '../support/fixtures';
+import { baselines, COLOURS, hello, sample, state, T0 } from '../support/fixtures';
 
 const browser = useBrowser();
 
@@ -47,8 +47,8 @@ async function open(scheme: 'light' | 'dark' = 'light') {
 
 const SWEEP = baselines({
   source: 'sweep',
-  about: 'your sweep mine.json (simulated), round_robin and kvlane, 3 repeats',
-  modes: { rr: 'round_robin', kv: 'kvlane' },
+  replaced: true,
+  about: 'your sweep mine.json (simulated), Round-robin and KV-aware, 3 repeats',
   rows: baselines()
     .rows.slice(0, 2)
     .map((row, at) => ({
@@ -114,7 +114,7 @@ describe('what was recorded', () => {
     expect(await page.getByTestId('source').textContent()).toBe(
       'Recorded: six sweeps, 300 s windows, 3 × H200, 70B model in FP8',
     );
-    expect(await page.getByRole('button', { name: 'Recorded figures' }).count()).toBe(0);
+    expect(await page.getByRole('button', { name: 'Back to the first figures' }).count()).toBe(0);
   });
 });
 
@@ -140,9 +140,35 @@ describe('a sweep of one’s own', () => {
       .poll(() => page.locator('.live-table caption').allTextContents())
       .toEqual(['live: last 60 s · nearest recorded level: 50']);
 
-    await page.getByRole('button', { name: 'Recorded figures' }).click();
+    const back = page.getByRole('button', { name: 'Back to the first figures' });
+    await back.click();
     await expect.poll(() => rows(page)).toEqual(EXPECTED);
     expect(stub.asked('DELETE /api/baselines')).toHaveLength(1);
+    expect(await back.count()).toBe(0);
+  });
+
+  test('that the server began with is what there is: there is no way back from it', async () => {
+    const { page } = await browser.open({
+      before: (stub) => stub.answer('GET /api/baselines', { ...SWEEP, replaced: false }),
+    });
+    await expect.poll(() => page.getByTestId('source').textContent()).toBe(SWEEP.about);
+    expect(await page.getByRole('button', { name: 'Back to the first figures' }).count()).toBe(0);
+  });
+
+  test('can be neither loaded nor put away on a page that is to look at only', async () => {
+    const can = { run: false, level: false, mode: false, sweep: false, explain: true, tree: true };
+    const { page } = await browser.open({
+      before: (stub) => {
+        stub.hello = hello({ can });
+        stub.answer('GET /api/baselines', SWEEP);
+      },
+    });
+    for (const name of ['Load a sweep file…', 'Back to the first figures']) {
+      const button = page.getByRole('button', { name });
+      await button.waitFor();
+      expect(await button.isDisabled(), name).toBe(true);
+      expect(await button.getAttribute('title')).toBe('these figures cannot be replaced from this page');
+    }
   });
 
   test('that is none is refused in red, and nothing changes', async () => {
@@ -153,7 +179,7 @@ describe('a sweep of one’s own', () => {
     await page
       .locator('input[type=file]')
       .setInputFiles({ name: 'wrong.json', mimeType: 'application/json', buffer: Buffer.from('{}') });
-    const error = page.getByTestId('source-error');
+    const error = page.locator('.source').getByTestId('complaint');
     await error.waitFor();
     expect(await error.textContent()).toBe(sentence);
     expect(await colourOf(error)).toBe(COLOURS.light.bad);

@@ -2,7 +2,7 @@ import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
 
 import { BOOTH, boxOf, colourOf, LAPTOP, REFUSED, settle, SOCKET_LOST, useBrowser } from '../support/browser';
-import { COLOURS, hello, state } from '../support/fixtures';
+import { COLOURS, hello, sample, state } from '../support/fixtures';
 
 const browser = useBrowser();
 
@@ -87,23 +87,39 @@ describe('S-146: without the socket nothing can be pressed', () => {
 });
 
 describe('S-147: only what would be done can be pressed', () => {
-  test.each([
+  const MATRIX = [
     ['stopped', null, [true, false]],
     ['starting', null, [false, false]],
     ['running', null, [false, true]],
     ['stopping', null, [false, false]],
     ['running', 3, [false, false]],
     ['stopped', 3, [false, false]],
-  ] as const)('%s, sweep %s', async (run, sweep, expected) => {
+  ] as const;
+
+  test('in every state of the load and of a sweep', async () => {
     const { page, stub } = await browser.open();
-    await stub.say(state({ run, sweep }));
-    await page.getByText(`load ${run}`).waitFor();
-    await expect.poll(() => pressable(page)).toEqual(expected);
-    const why = await button(page, 'Start').getAttribute('title');
-    expect(why).toBe(sweep === null ? null : 'a sweep is running');
+    for (const [run, sweep, expected] of MATRIX) {
+      await stub.say(state({ run, sweep }));
+      await page.getByText(`load ${run}`).waitFor();
+      const why = sweep === null ? null : 'a sweep is running';
+      await expect.poll(() => button(page, 'Start').getAttribute('title')).toBe(why);
+      expect(await pressable(page), `${run}, sweep ${sweep}`).toEqual(expected);
+    }
   });
 
-  test('a load that is measured as it is cannot be touched', async () => {
+  test('while a sweep has the engines neither level nor routing can be changed, and its figures are shown', async () => {
+    const { page, stub } = await browser.open();
+    await stub.say(state({ sweep: 3, level: { concurrency: 120 } } as never));
+    await stub.say(sample());
+    await expect.poll(() => page.getByRole('slider').inputValue()).toBe('120');
+    expect(await pressable(page)).toEqual([false, false]);
+    expect(await page.getByRole('slider').isDisabled()).toBe(true);
+    expect(await page.getByRole('radio', { name: 'Round-robin' }).isDisabled()).toBe(true);
+    expect(await page.getByTestId('kpi-value').first().textContent()).toBe('2.57');
+    await page.getByText('recorded at 120 conversations').waitFor();
+  });
+
+  test('a load that is not this page’s own cannot be touched', async () => {
     const { page } = await browser.open({
       before: (stub) => {
         stub.hello = hello({ can: { ...EVERYTHING, run: false } });
@@ -111,7 +127,9 @@ describe('S-147: only what would be done can be pressed', () => {
     });
     expect(await pressable(page)).toEqual([false, false]);
     for (const name of ['Start', 'Stop'] as const) {
-      expect(await button(page, name).getAttribute('title')).toBe('this load is measured as it is');
+      expect(await button(page, name).getAttribute('title')).toBe(
+        'this load cannot be changed from this page',
+      );
     }
   });
 
@@ -124,6 +142,10 @@ describe('S-147: only what would be done can be pressed', () => {
     expect(await pressable(page)).toEqual([false, false]);
     expect(await page.getByRole('slider').isDisabled()).toBe(true);
     expect(await page.getByRole('radio', { name: 'Round-robin' }).isDisabled()).toBe(true);
+    const load = page.getByRole('button', { name: 'Load a sweep file…' });
+    await load.waitFor();
+    expect(await load.isDisabled()).toBe(true);
+    expect(await load.getAttribute('title')).toBe('these figures cannot be replaced from this page');
   });
 });
 

@@ -78,6 +78,22 @@ describe('one conversation', () => {
     expect(left.x - card.x).toBeLessThan(40);
     expect(right.x).toBeGreaterThan(left.x + left.width);
     expect(left.y).toBeGreaterThanOrEqual(right.y + right.height);
+    const figures = await boxOf(second.locator('.turn-figures'));
+    expect(right.y).toBeGreaterThanOrEqual(figures.y + figures.height);
+  });
+
+  test('what was cut short says so, and nobody is shown saying nothing', async () => {
+    const unanswered = { assistant: '', ttft_ms: null, itl_ms: null, latency_s: null, output_tokens: null };
+    const turns = [turn(1), turn(2, { ...unanswered, state: 'stopped', decision: null })];
+    const { page } = await open({
+      at: AT,
+      before: (stub) => stub.answer(ONE, conversation({ status: 'stopped', turns_done: 1, turns })),
+    });
+    const second = page.getByTestId('turn').nth(1);
+    await second.getByText('Not answered: the conversation was ended early').waitFor();
+    expect(await second.locator('[data-role=user]').count()).toBe(1);
+    expect(await second.locator('[data-role=assistant]').count()).toBe(0);
+    expect(await page.getByTestId('facts').locator('.badge').getAttribute('title')).toBe('ended early');
   });
 
   test('S-182: bars are as long as the times to first token', async () => {
@@ -133,6 +149,19 @@ describe('one conversation', () => {
     const barred = await table.getByTestId('barred').textContent();
     expect(barred).toContain('kvlane-worker-3');
     expect(barred).toContain('not possible: takes no new requests');
+    const why = await second.locator('details').textContent();
+    expect(why).toContain('Costs are in blocks; the lowest wins.');
+    expect(why).toContain('Request s-17-2');
+  });
+
+  test('why this worker, when they were taken in turn: not for its cost', async () => {
+    const { decision } = turn(1);
+    const turns = [turn(1, { decision: decision && { ...decision, mode: 'round_robin' } })];
+    const { page } = await open({ at: AT, before: (stub) => stub.answer(ONE, conversation({ turns })) });
+    await page.getByText('Why this worker').click();
+    const why = await page.locator('.why').textContent();
+    expect(why).toContain('This mode takes workers in turn; costs are shown for comparison.');
+    expect(why).not.toContain('wins');
   });
 
   test('why stays open while the conversation goes on', async () => {
@@ -146,7 +175,7 @@ describe('one conversation', () => {
     expect(await second.getByRole('table').isVisible()).toBe(true);
   });
 
-  test('of a long text the beginning and the end are shown, all that is kept on demand, and what is missing', async () => {
+  test('of a long text the beginning and the end are shown, more on demand, and what is missing', async () => {
     const { page } = await open({ at: AT, before: answerAll });
     const user = page.getByTestId('turn').first().locator('[data-role=user]');
     await user.getByText('15,872 characters left out').waitFor();
@@ -154,7 +183,7 @@ describe('one conversation', () => {
     const short = (await text.textContent()) ?? '';
     expect(short.length).toBeLessThan(700);
     expect(short).toContain('Explain the text above');
-    await user.getByRole('button', { name: 'Show all that is kept' }).click();
+    await user.getByRole('button', { name: 'Show more' }).click();
     expect(((await text.textContent()) ?? '').length).toBeGreaterThan(3000);
     await user.getByRole('button', { name: 'Show less' }).click();
     expect(await text.textContent()).toBe(short);
@@ -177,6 +206,7 @@ describe('one conversation', () => {
     expect(await complaint.textContent()).toBe('http_503: no ready worker serves model `x`');
     expect(await colourOf(complaint)).toBe(COLOURS.light.bad);
     expect(await page.getByTestId('turn').getByRole('meter').count()).toBe(0);
+    expect(await page.locator('[data-role=assistant]').count()).toBe(0);
   });
 
   test('one that is forgotten says so, and is not asked for again', async () => {

@@ -83,6 +83,22 @@ describe('the list of conversations', () => {
     expect(new URL(page.url()).hash).toBe('#/conversations/17');
   });
 
+  test('S-179: a link that is opened in a tab of its own leaves this one where it is', async () => {
+    const { page, context } = await open({ at: AT, before: answerAll });
+    const link = page.getByRole('link', { name: 'log-structured storage' });
+    for (const modifier of ['Control', 'Shift'] as const) {
+      const [other] = await Promise.all([
+        context.waitForEvent('page'),
+        link.click({ modifiers: [modifier] }),
+      ]);
+      await other.waitForURL('**/#/conversations/17');
+      expect(new URL(page.url()).hash, modifier).toBe(AT);
+      await other.close();
+    }
+    await link.click();
+    await page.getByTestId('facts').waitFor();
+  });
+
   test('an empty list says what to do', async () => {
     const { page } = await open({ at: AT, before: (stub) => stub.answer(LIST, conversations([])) });
     await page.getByText('No conversations yet').waitFor();

@@ -1,10 +1,9 @@
 import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
 
-import { seriousFindings } from '../support/axe';
 import { BOOTH, LAPTOP, overhang, useBrowser } from '../support/browser';
 import { hello, worker, workers } from '../support/fixtures';
-import { answerAll } from '../support/answers';
+import { furnish, pageNamed, show } from '../support/furnished';
 
 const { open } = useBrowser();
 const VENDORS = /nvidia|dynamo|digitalocean|tensorrt|openai/i;
@@ -96,36 +95,21 @@ describe('Features', () => {
 });
 
 describe('every drawing', () => {
-  for (const [at, name] of [
-    ['#/architecture', 'architecture'],
-    ['#/kv-routing', 'KV routing'],
-    ['#/features', 'features'],
-    ['#/sweeps/3', 'frontier'],
-  ] as const) {
-    for (const size of [LAPTOP, BOOTH]) {
-      test(`${name} at ${size.width}: no text leaves its box, and none is small`, async () => {
-        const { page } = await open({ at, size, before: answerAll });
-        await page.locator('svg.drawing').first().waitFor();
-        expect(await strayTexts(page)).toEqual([]);
-        const least = await page.locator('svg.drawing text').evaluateAll((texts) => {
-          const px = (text: Element) => {
-            const svg = (text as SVGTextElement).ownerSVGElement;
-            const scale = (svg?.getBoundingClientRect().width ?? 0) / (svg?.viewBox.baseVal.width ?? 1);
-            return Number.parseFloat(getComputedStyle(text).fontSize) * scale;
-          };
-          return Math.min(...texts.map(px));
-        });
-        expect(least).toBeGreaterThanOrEqual(size === BOOTH ? 16 : 12);
-        expect(await overhang(page)).toBeLessThanOrEqual(0);
+  test.each([LAPTOP, BOOTH])('at $width: no text leaves its box, and none is small', async (size) => {
+    const { page } = await open({ size, before: furnish });
+    for (const name of ['architecture', 'kv-routing', 'features', 'sweep'] as const) {
+      await show(page, pageNamed(name));
+      expect(await strayTexts(page), name).toEqual([]);
+      const least = await page.locator('svg.drawing text').evaluateAll((texts) => {
+        const px = (text: Element) => {
+          const svg = (text as SVGTextElement).ownerSVGElement;
+          const scale = (svg?.getBoundingClientRect().width ?? 0) / (svg?.viewBox.baseVal.width ?? 1);
+          return Number.parseFloat(getComputedStyle(text).fontSize) * scale;
+        };
+        return Math.min(...texts.map(px));
       });
+      expect(least, name).toBeGreaterThanOrEqual(size === BOOTH ? 16 : 12);
+      expect(await overhang(page), name).toBeLessThanOrEqual(0);
     }
-
-    for (const scheme of ['light', 'dark'] as const) {
-      test(`${name} in ${scheme}: a checker finds nothing serious`, async () => {
-        const { page } = await open({ at, scheme, before: answerAll });
-        await page.locator('svg.drawing').first().waitFor();
-        expect(await seriousFindings(page)).toEqual([]);
-      });
-    }
-  }
+  });
 });

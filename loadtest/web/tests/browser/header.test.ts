@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest';
 
-import { colourOf, SOCKET_LOST, useBrowser } from '../support/browser';
+import { colourOf, REFUSED, SOCKET_LOST, useBrowser } from '../support/browser';
 import { COLOURS, hello, SUBTITLE, TITLE } from '../support/fixtures';
-import { furnish } from '../support/furnished';
+import { furnish, PAGES, show } from '../support/furnished';
 
 const browser = useBrowser();
 
@@ -18,12 +18,13 @@ const TABS = [
 describe('title and subtitle', () => {
   test('S-143, S-144: are the same on every page, and name no vendor', async () => {
     const { page } = await browser.open({ before: furnish });
-    for (const { hash } of TABS) {
-      await page.goto(`${page.url().split('#')[0]}${hash}`);
-      await page.locator('main h2').first().waitFor();
+    for (const which of PAGES) {
+      await show(page, which);
       expect(await page.getByRole('heading', { level: 1 }).allTextContents()).toEqual([TITLE]);
       expect(await page.getByTestId('subtitle').textContent()).toBe(SUBTITLE);
-      expect(await page.content()).not.toMatch(/nvidia|dynamo|digitalocean/i);
+      // A mode of sweeps has such a name among programs; people read its label.
+      const visible = await page.locator('body').innerText();
+      expect(visible, which.name).not.toMatch(/nvidia|dynamo|digitalocean/i);
     }
   });
 
@@ -56,16 +57,28 @@ describe('S-145: tabs', () => {
     expect(await tabs.allTextContents()).toEqual(TABS.map(({ label }) => label));
   });
 
-  test.each(TABS)('$label opens by a click', async ({ label, hash, heading }) => {
-    const { page } = await browser.open({ before: furnish, at: hash === '#/' ? '#/features' : '#/' });
-    await page.getByRole('link', { name: label, exact: true }).click();
-    await page.getByRole('heading', { level: 2, name: heading, exact: true }).waitFor();
-    expect(new URL(page.url()).hash).toBe(hash);
+  test('open by a click, and show which one is open', async () => {
+    const { page } = await browser.open({ before: furnish, at: '#/features' });
     const current = page.locator('nav [aria-current=page]');
-    expect(await current.allTextContents()).toEqual([label]);
-    expect(await current.evaluate((tab) => getComputedStyle(tab).borderBottomColor)).toBe(
-      COLOURS.light.accent,
-    );
+    for (const { label, hash, heading } of TABS) {
+      await page.getByRole('link', { name: label, exact: true }).click();
+      await page.getByRole('heading', { level: 2, name: heading, exact: true }).waitFor();
+      expect(new URL(page.url()).hash).toBe(hash);
+      expect(await current.allTextContents()).toEqual([label]);
+      expect(await current.evaluate((tab) => getComputedStyle(tab).borderBottomColor)).toBe(
+        COLOURS.light.accent,
+      );
+    }
+  });
+
+  test.each([
+    ['#/conversations/17', 'Conversations', 'log-structured storage'],
+    ['#/sweeps/3', 'Sweeps', 'Sweep 3, reference'],
+  ])('%s lies under %s', async (at, label, heading) => {
+    const { page } = await browser.open({ before: furnish, at });
+    await page.getByRole('heading', { level: 2, name: heading }).waitFor();
+    expect(await page.locator('nav [aria-current=page]').allTextContents()).toEqual([label]);
+    expect(await page.title()).toBe(`${label} · ${TITLE}`);
   });
 
   test('are walked by keyboard, and the reader goes on in the page', async () => {
@@ -80,10 +93,10 @@ describe('S-145: tabs', () => {
 });
 
 describe('help for those who do not use a mouse', () => {
-  test('the first stop skips to the page and leaves the address alone', async () => {
+  test('the first stop skips to the content and leaves the address alone', async () => {
     const { page } = await browser.open({ at: '#/features', before: furnish });
     await page.keyboard.press('Tab');
-    const skip = page.getByRole('link', { name: 'Skip to the page' });
+    const skip = page.getByRole('link', { name: 'Skip to content' });
     expect(await skip.evaluate((link) => link === document.activeElement)).toBe(true);
     expect((await skip.boundingBox())?.y).toBeGreaterThanOrEqual(0);
     await page.keyboard.press('Enter');
@@ -108,5 +121,28 @@ describe('S-188: the theme', () => {
     expect(await colourOf(title)).toBe(COLOURS.dark.ink);
     await theme.click();
     expect(await theme.getAttribute('aria-label')).toBe('Theme: system');
+  });
+
+  test('that was chosen is there before the page’s own code is', async () => {
+    const { page, allow } = await browser.open({ scheme: 'light', before: furnish });
+    allow(REFUSED);
+    await page.getByTestId('theme').click();
+    await page.getByTestId('theme').click();
+    await page.route('**/assets/*.js', (route) => route.abort());
+    await page.reload();
+    expect(await page.locator('#root').innerHTML()).toBe('');
+    expect(await colourOf(page.locator('body'))).toBe(COLOURS.dark.ink);
+  });
+});
+
+describe('the footer', () => {
+  test('says which version this is, and whose work is in it', async () => {
+    const { page, stub } = await browser.open();
+    const footer = page.getByRole('contentinfo');
+    expect(await footer.textContent()).toBe('Kvlane 0.1.0 · Licences');
+    const licences = footer.getByRole('link', { name: 'Licences' });
+    const address = await licences.evaluate((link: HTMLAnchorElement) => link.href);
+    expect(address).toBe(`${stub.url}licences.txt`);
+    expect((await page.request.get(address)).status()).toBe(200);
   });
 });

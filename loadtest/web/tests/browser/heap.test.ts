@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 
 import { SOCKET_LOST, useBrowser } from '../support/browser';
 import { answerAll, conversations, line } from '../support/answers';
-import { hello, history, mark, sample, state, T0, workers } from '../support/fixtures';
+import { hello, history, mark, sample, state, sweepProgress, T0, workers } from '../support/fixtures';
 import type { Stub } from '../support/stub';
 
 // A day of feed within minutes. That these bounds can fail was tried by hand: a store that also keeps every sample grows
@@ -19,19 +19,9 @@ const MIB = 1024 * 1024;
 function message(at: number): object {
   const t = T0 + at;
   if (at % 1000 === 999) {
-    return {
-      type: 'sweep',
-      id: 3,
-      kind: 'virtual',
-      state: 'running',
-      done: at % 14,
-      of: 14,
-      left_s: 60,
-      now: `${at}`,
-    };
+    return sweepProgress({ done: at % 21, now: `${at}` });
   }
-  if (at % 20 === 19)
-    return at % 40 === 19 ? mark('level', String(60 + (at % 7) * 20), t) : state({ since: t });
+  if (at % 20 === 19) return at % 40 === 19 ? mark('level', String(60 + (at % 7) * 20), t) : state();
   if (at % 12 === 11) return workers({ t });
   const wave = Math.sin(at / 50);
   return sample(t, { requests: at, short: { ...sample().short, ttft_p95_ms: 450 + 100 * wave } });
@@ -147,9 +137,9 @@ describe('a page that is left open', () => {
       await page.locator(`a[href="#/conversations/${newest}"]`).waitFor();
     };
     const weights: Weight[] = [];
-    for (let rounds = 1; rounds <= 500; rounds += 1) {
+    for (let rounds = 1; rounds <= 250; rounds += 1) {
       await round();
-      if (rounds % 100 === 0) weights.push(await weigh(cdp, rounds));
+      if (rounds % 50 === 0) weights.push(await weigh(cdp, rounds));
     }
     for (const { messages, heap, nodes } of weights) {
       process.stdout.write(`after ${messages} lists: heap ${(heap / MIB).toFixed(2)} MiB, ${nodes} nodes\n`);
@@ -157,6 +147,7 @@ describe('a page that is left open', () => {
     const nodes = weights.map((weight) => weight.nodes);
     expect(await page.getByTestId('conversation').count()).toBe(200);
     expect(Math.max(...nodes) - Math.min(...nodes)).toBeLessThan(200);
-    expect(slope(weights)).toBeLessThan(2048);
+    // Garbage that is not collected yet makes up to three KiB; a list that were kept is more than twenty.
+    expect(slope(weights)).toBeLessThan(8 * 1024);
   });
 });

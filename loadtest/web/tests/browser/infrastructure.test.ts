@@ -24,7 +24,7 @@ function open(seen: Partial<Workers>, scheme: 'light' | 'dark' = 'light') {
 describe('workers', () => {
   test('S-171: the kind of GPU and the model are named', async () => {
     const { page, stub } = await open({});
-    expect(await page.getByTestId('hardware').textContent()).toBe('H200 · kvlane-small');
+    expect(await page.getByTestId('hardware').textContent()).toBe('H200 (simulated) · kvlane-small');
     await stub.say(workers({ gpu: null }));
     await expect.poll(() => page.getByTestId('hardware').textContent()).toBe('kvlane-small');
   });
@@ -110,6 +110,12 @@ describe('workers', () => {
       'Drafts accepted62.1%',
     ]);
     expect((await figures(1)).join()).not.toContain('Drafts');
+  });
+
+  test('an index that is not trusted whole says how far it is', async () => {
+    const { page } = await open({ workers: [worker('a', { trust: 0.8 }), worker('b')] });
+    expect(await cards(page).nth(0).textContent()).toContain('Index trust80%');
+    expect(await cards(page).nth(1).textContent()).not.toContain('Index trust');
   });
 
   test('what one carries is a dash where it is not known', async () => {

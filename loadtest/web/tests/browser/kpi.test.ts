@@ -44,20 +44,21 @@ describe('six figures', () => {
     await expect.poll(async () => (await values(page))[1]).toBe('3');
   });
 
-  test.each([
-    ['prometheus', 'from Prometheus'],
-    ['router', 'from the router'],
-    ['client', 'as clients were told'],
-  ] as const)('S-163: the hit rate by %s says so', async (from, words) => {
+  test('S-163: the hit rate says whose it is', async () => {
     const { page, stub } = await browser.open({ before: running });
-    await stub.say(sample(T0 + 1, { kv_hit_from: from }));
     const card = page.getByTestId('kpi').nth(3);
-    await expect.poll(() => card.textContent()).toContain(words);
-    const hint = card.getByRole('button', { name: 'What is KV Cache Hit?' });
-    await hint.hover();
     const bubble = card.getByRole('tooltip');
-    expect(await bubble.isVisible()).toBe(true);
-    expect(await bubble.textContent()).toContain(words);
+    await card.getByRole('button', { name: 'About KV Cache Hit' }).hover();
+    await bubble.waitFor();
+    for (const [from, words] of [
+      ['router', 'from the router'],
+      ['client', 'as clients were told'],
+      ['prometheus', 'from Prometheus'],
+    ] as const) {
+      await stub.say(sample(T0 + 1, { kv_hit_from: from }));
+      await expect.poll(() => card.locator('.kpi__about').textContent()).toBe(words);
+      expect(await bubble.textContent()).toContain(words);
+    }
   });
 
   test.each(['light', 'dark'] as const)(
@@ -80,9 +81,41 @@ describe('six figures', () => {
     const { page } = await browser.open({ before: running });
     for (const [at, label] of LABELS.entries()) {
       const card = page.getByTestId('kpi').nth(at);
-      await card.getByRole('button', { name: `What is ${label}?` }).focus();
-      expect(await card.getByRole('tooltip').isVisible()).toBe(true);
+      await card.getByRole('button', { name: `About ${label}` }).focus();
+      await card.getByRole('tooltip').waitFor();
     }
+  });
+
+  test('S-188: what they mean stays while it is looked at, and goes when it is in the way', async () => {
+    const { page } = await browser.open({ before: running });
+    const card = page.getByTestId('kpi').first();
+    const sign = card.getByRole('button', { name: 'About RPS' });
+    const bubble = card.getByRole('tooltip');
+    await sign.hover();
+    await bubble.waitFor();
+    // Over the gap and onto the words, as slowly as a hand.
+    const [from, to] = [await boxOf(sign), await boxOf(bubble)];
+    await page.mouse.move(from.x + from.width + 3, from.y + 5);
+    await page.mouse.move(to.x + to.width / 2, to.y + to.height / 2);
+    await page.waitForTimeout(400);
+    expect(await bubble.isVisible()).toBe(true);
+    await page.mouse.move(5, 5);
+    await bubble.waitFor({ state: 'hidden' });
+    // Escape is pressed wherever one is.
+    await page.getByRole('link', { name: 'Dashboard' }).focus();
+    await sign.hover();
+    await bubble.waitFor();
+    await page.keyboard.press('Escape');
+    await bubble.waitFor({ state: 'hidden' });
+    // A pointer that leaves does not take it from a keyboard.
+    await sign.focus();
+    await bubble.waitFor();
+    await sign.hover();
+    await page.mouse.move(5, 5);
+    await page.waitForTimeout(400);
+    expect(await bubble.isVisible()).toBe(true);
+    await sign.blur();
+    await bubble.waitFor({ state: 'hidden' });
   });
 });
 
@@ -92,26 +125,34 @@ describe('S-166: what is not known is a dash', () => {
     expect(await values(page)).toEqual(DASHES);
   });
 
-  test('when nothing runs, whatever came last', async () => {
+  test('when nothing runs, and while it starts, whatever came last', async () => {
     const { page, stub } = await browser.open({ before: running });
-    await stub.say(state({ run: 'stopped' }));
-    await expect.poll(() => values(page)).toEqual(DASHES);
+    for (const run of ['stopped', 'starting'] as const) {
+      await stub.say(state({ run: 'running' }));
+      await expect.poll(async () => (await values(page))[0]).toBe('2.57');
+      await stub.say(state({ run }));
+      await expect.poll(() => values(page)).toEqual(DASHES);
+    }
   });
 
-  test.each([
+  const LACKS = [
     ['RPS', { figures: figures({ rps: null }) }],
     ['Requests', { requests: null }],
     ['TOPS', { figures: figures({ tops: null }) }],
     ['KV Cache Hit', { kv_hit_pct: null, kv_hit_from: null }],
     ['Queued', { queued: null }],
     ['Errors', { errors: null }],
-  ] as const)('of %s alone when only its source is away', async (label, change) => {
+  ] as const;
+
+  test('of one alone when only its source is away', async () => {
     const { page, stub } = await browser.open({ before: running });
-    await stub.say(sample(T0 + 1, change));
     const unknown = async () => {
       const shown = await values(page);
       return LABELS.filter((_, at) => shown[at] === '—');
     };
-    await expect.poll(unknown).toEqual([label]);
+    for (const [label, change] of LACKS) {
+      await stub.say(sample(T0 + 1, change));
+      await expect.poll(unknown).toEqual([label]);
+    }
   });
 });

@@ -18,6 +18,10 @@ describe('KV Routing, drawn', () => {
     for (const box of ['Front end', 'Tokens to blocks', 'Radix tree', 'Event plane', 'Cost and decision']) {
       expect(await drawing.locator(`[data-box="${box}"]`).count(), box).toBe(1);
     }
+    expect(await drawing.locator('[data-box="Event plane"]').textContent()).toContain('NATS');
+    // A request from the front end to a worker by way of blocks, tree and decision; events back from workers to the tree.
+    expect(await drawing.locator('.arrow-request').count()).toBe(4);
+    expect(await drawing.locator('.arrow-events').count()).toBe(2);
   });
 
   test('S-015: the worked example costs 90, 30 and 99, and worker 2 is chosen', async () => {
@@ -103,6 +107,24 @@ describe('the live tree', () => {
     expect(await page.getByText('smaller nodes').count()).toBe(0);
   });
 
+  test('an empty tree says why', async () => {
+    const { page, stub } = await open({
+      at: AT,
+      clock: true,
+      before: (at) => at.answer(TREE, tree({ nodes: [], left_out: 0 })),
+    });
+    const note = page.getByTestId('tree-note');
+    await note.waitFor();
+    expect(await note.textContent()).toBe('The tree is empty: no engine has said that it stored anything.');
+    stub.answer(
+      TREE,
+      tree({ nodes: [], left_out: 0, note: 'the index has 300,000 nodes, too many to draw' }),
+    );
+    await page.clock.runFor(2000);
+    await settle(page);
+    await page.getByText('the index has 300,000 nodes, too many to draw').waitFor();
+  });
+
   test('more workers than fit are counted', async () => {
     const workers = Array.from({ length: 40 }, (_, at) => ({
       name: `w-${at}`,
@@ -139,8 +161,9 @@ describe('the live tree', () => {
   test('without an administration nothing is asked, and the page says why', async () => {
     const can = { run: true, level: true, mode: false, sweep: false, explain: false, tree: false };
     const { page, stub } = await open({ at: AT, before: (at) => (at.hello = hello({ can })) });
-    await page.getByText('The router’s tree cannot be had').waitFor();
-    await page.getByText('An explanation cannot be had').waitFor();
+    const why = 'is not available: the page was started without the router’s administration address';
+    await page.getByText(`The router’s tree ${why} (--admin-url).`).waitFor();
+    await page.getByText(`An explanation ${why} (--admin-url).`).waitFor();
     expect(await page.getByRole('textbox').count()).toBe(0);
     expect(stub.asked(TREE).length).toBe(0);
   });
@@ -170,6 +193,18 @@ describe('explaining a prompt', () => {
       widths.push(width);
     }
     expect((widths[0] ?? 0) / (widths[2] ?? 1)).toBeCloseTo(30 / 99, 1);
+  });
+
+  test('workers that are taken in turn are not said to win by their cost', async () => {
+    const { page, stub } = await open({ at: AT, before: answerAll });
+    stub.answer(EXPLAIN, { ...workedExample(), mode: 'round_robin' });
+    await page.getByRole('textbox', { name: 'Prompt' }).fill('What is a log?');
+    await page.getByRole('button', { name: 'Explain' }).click();
+    const explained = page.getByTestId('explained');
+    expect(await explained.getByRole('status').textContent()).toBe(
+      'kvlane-worker-1: it holds 75 of 100 blocks and costs 30.',
+    );
+    await explained.getByText('This mode takes workers in turn; costs are shown for comparison.').waitFor();
   });
 
   test('a refusal is shown in the router’s words, and the prompt stays', async () => {

@@ -84,15 +84,17 @@ describe('live figures beside recorded ones', () => {
     ]);
   });
 
-  test.each([
-    [60, '655', 'recorded at 60 conversations'],
-    [120, '643', 'recorded at 120 conversations'],
-    [6, '655', 'nearest recorded level: 60'],
-  ])('S-149: at %d conversations round robin has %s ms', async (concurrency, expected, words) => {
-    const slider = { min: 6, max: 180, step: 1 };
-    const { page } = await openRunning({ concurrency }, { slider });
-    expect(await cell(page, 'TTFT (ms)', 'RR p95').textContent()).toBe(expected);
-    expect(await table(page).locator('caption').textContent()).toContain(words);
+  test('S-149: round robin has the figures of the same level, or of the nearest', async () => {
+    const { page, stub } = await openRunning({ concurrency: 60 }, { slider: { min: 6, max: 180, step: 1 } });
+    for (const [concurrency, expected, words] of [
+      [60, '655', 'recorded at 60 conversations'],
+      [120, '643', 'recorded at 120 conversations'],
+      [6, '655', 'nearest recorded level: 60'],
+    ] as const) {
+      await stub.say(state({ level: { concurrency } } as never));
+      await expect.poll(() => table(page).locator('caption').textContent()).toContain(words);
+      expect(await cell(page, 'TTFT (ms)', 'RR p95').textContent()).toBe(expected);
+    }
   });
 
   test('S-149: a load by rate has nothing to be compared with', async () => {
@@ -123,15 +125,15 @@ describe('live figures beside recorded ones', () => {
   test('S-259: every row says what it means', async () => {
     const { page } = await openRunning({ concurrency: 60 });
     for (const name of ['TTFT', 'TPOT', 'ITL', 'Latency']) {
-      const hint = table(page).getByRole('button', { name: `What is ${name}?` });
+      const hint = table(page).getByRole('button', { name: `About ${name}` });
       const id = await hint.getAttribute('aria-describedby');
       const words = page.locator(`[id="${id}"]`);
       expect(await words.isVisible()).toBe(false);
       await hint.focus();
-      expect(await words.isVisible()).toBe(true);
+      await words.waitFor();
       expect((await words.textContent())?.length).toBeGreaterThan(30);
       await page.keyboard.press('Escape');
-      expect(await words.isVisible()).toBe(false);
+      await words.waitFor({ state: 'hidden' });
     }
   });
 });
@@ -153,13 +155,7 @@ describe('the objective', () => {
       [600.1, 60.1, 'red'],
     ] as const;
     for (const [at, [ttft, tpot, level]] of steps.entries()) {
-      const over = figures({
-        ttft_p95_ms: ttft,
-        tpot_p95_ms: tpot,
-        itl_p95_ms: 900,
-        e2e_p95_s: 900,
-        requests: at,
-      });
+      const over = figures({ ttft_p95_ms: ttft, tpot_p95_ms: tpot, itl_p95_ms: 900, e2e_p95_s: 900 });
       await stub.say(sample(T0 + at, { figures: over }));
       for (const row of ['TTFT (ms)', 'TPOT (ms)']) {
         const of = cell(page, row, 'Live p95');
@@ -194,6 +190,29 @@ describe('the objective', () => {
   });
 });
 
+describe('figures of a sweep', () => {
+  const own = { ttft_ms: 75, tpot_ms: 7.5 };
+
+  test.each([
+    ['measured on this very clock stay as they are', own, '655'],
+    ['measured by another are divided by the speed', { ttft_ms: 600, tpot_ms: 60 }, '82'],
+  ])('%s', async (_, objective, expected) => {
+    const { page } = await openRunning(
+      {},
+      {},
+      {
+        before: (stub) => {
+          stub.answer('GET /api/baselines', baselines({ source: 'sweep', replaced: true, objective }));
+          stub.hello = hello({ speed: 8, objective: own, sample: sample() });
+        },
+      },
+    );
+    expect(await cell(page, 'TTFT (ms)', 'RR p95').textContent()).toBe(expected);
+    const caption = await table(page).locator('caption').textContent();
+    expect(caption?.includes('recorded times divided by 8')).toBe(expected === '82');
+  });
+});
+
 describe('what has to be known beside the figures', () => {
   test('is said when the server has something to say', async () => {
     const note = 'simulated engines without the delay outside the engine that the recording has';
@@ -223,8 +242,23 @@ describe('what has to be known beside the figures', () => {
     expect(await error.textContent()).toBe('figures to compare with: not read yet');
     expect(await cell(page, 'TTFT (ms)', 'RR p95').textContent()).toBe('—');
     expect(await cell(page, 'TTFT (ms)', 'Live p95').textContent()).toBe('446');
+    // They are asked for again after five seconds, and then nothing is missed any more.
     stub.answer('GET /api/baselines', baselines());
-    await stub.say(hello({ instance: 'a third', sample: sample() }));
-    await expect.poll(() => cell(page, 'TTFT (ms)', 'RR p95').textContent()).toBe('655');
+    await expect.poll(() => cell(page, 'TTFT (ms)', 'RR p95').textContent(), { timeout: 10_000 }).toBe('655');
+    expect(await page.getByTestId('error').count()).toBe(0);
+  });
+
+  test('a server that greets in other words is named as what is wrong', async () => {
+    const { page } = await browser.open({
+      greeted: false,
+      before: (stub) => {
+        stub.hello = hello({ speed: 'fast' });
+      },
+    });
+    const error = page.getByTestId('error').locator('span');
+    await error.waitFor();
+    expect(await error.textContent()).toBe(
+      'this page and its server do not match: hello.speed is string, expected a number',
+    );
   });
 });

@@ -1,7 +1,7 @@
 import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
 
-import { colourOf, REFUSED, SOCKET_LOST, useBrowser } from '../support/browser';
+import { colourOf, REFUSED, settle, SOCKET_LOST, useBrowser } from '../support/browser';
 import { COLOURS, hello, mark, sample, state, T0 } from '../support/fixtures';
 
 const browser = useBrowser();
@@ -56,6 +56,37 @@ describe('the A/B switch', () => {
     await expect.poll(() => stub.asked(MODE).length).toBe(1);
   });
 
+  test('does not jump back when the router is answered for before it is seen in its new mode', async () => {
+    const { page, stub } = await browser.open();
+    await choose(page, 'Round-robin');
+    await expect.poll(() => stub.asked(MODE).length).toBe(1);
+    await page.waitForTimeout(500);
+    expect(await radio(page, 'Round-robin').isChecked()).toBe(true);
+    // Still busy: nothing else is asked.
+    await choose(page, 'KV-aware');
+    expect(stub.asked(MODE)).toHaveLength(1);
+    await stub.say(state({ mode: 'round_robin' }));
+    await stub.say(sample(T0 + 1, { active: 59 }));
+    await page.getByText('59 active').waitFor();
+    expect(await radio(page, 'Round-robin').isChecked()).toBe(true);
+    await choose(page, 'KV-aware');
+    await expect.poll(() => stub.asked(MODE)[1]?.body).toEqual({ mode: 'kv', reset: true });
+  });
+
+  test('goes back when the router is not seen in its new mode for 15 s', async () => {
+    const { page, stub } = await browser.open({ clock: true });
+    await choose(page, 'Round-robin');
+    await expect.poll(() => stub.asked(MODE).length).toBe(1);
+    await stub.say(state());
+    await page.clock.runFor(8000);
+    await stub.say(state());
+    await settle(page);
+    await page.clock.runFor(6500);
+    expect(await radio(page, 'Round-robin').isChecked()).toBe(true);
+    await page.clock.runFor(1000);
+    expect(await radio(page, 'KV-aware').isChecked()).toBe(true);
+  });
+
   test('goes back and says why when the router says no', async () => {
     const { page, stub, allow } = await browser.open();
     allow(REFUSED);
@@ -97,10 +128,12 @@ describe('the A/B switch', () => {
     const marks = (name: string) => page.getByTestId(`chart-${name}`).getAttribute('data-marks');
     await expect.poll(() => marks('TTFT')).toBe('1');
     await stub.say(mark('mode', 'round_robin', T0 + 1));
-    await stub.say(mark('reset', '', T0 + 1));
+    await stub.say(mark('reset', 'caches', T0 + 1));
     await expect.poll(() => marks('TTFT')).toBe('2');
     expect(await marks('TPOT')).toBe('2');
-    await stub.say(mark('reset', '', T0 + 20));
+    await stub.say(mark('reset', 'caches', T0 + 20));
     await expect.poll(() => marks('TTFT')).toBe('3');
+    await stub.say(mark('level', '80', T0 + 21));
+    await expect.poll(() => marks('TTFT')).toBe('4');
   });
 });

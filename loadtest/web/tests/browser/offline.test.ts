@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import { SOCKET_LOST, useBrowser } from '../support/browser';
-import { furnish, PAGES } from '../support/furnished';
+import { furnish, pageNamed, PAGES, show } from '../support/furnished';
 
 const browser = useBrowser();
 
@@ -17,11 +17,8 @@ describe('S-188: without a network', () => {
         return route.abort();
       },
     );
-    for (const { at } of PAGES) {
-      await page.goto(stub.url + at);
-      await page.locator('main h2').first().waitFor();
-      await page.waitForLoadState('networkidle');
-    }
+    await page.reload();
+    for (const which of PAGES) await show(page, which);
     expect(elsewhere).toEqual([]);
   });
 
@@ -34,6 +31,22 @@ describe('S-188: without a network', () => {
     );
     expect(loaded.length).toBeGreaterThan(2);
     for (const name of loaded) expect(new URL(name).origin).toBe(new URL(page.url()).origin);
+  });
+
+  test('a page whose code cannot be fetched says so, and the rest stays', async () => {
+    const { page, allow } = await browser.open({ before: furnish });
+    allow(/Failed to (load resource|fetch dynamically imported module)|ERR_FAILED|Unable to preload/);
+    await page.route('**/assets/*', (route) => route.abort());
+    await page.getByRole('link', { name: 'Features' }).click();
+    await page.getByText('This page could not be loaded.').waitFor();
+    expect(await page.getByRole('heading', { level: 1 }).count()).toBe(1);
+    // Other pages are not lost with it.
+    await page.getByRole('link', { name: 'Dashboard' }).click();
+    await page.locator('.benchmark').waitFor();
+    await page.getByRole('link', { name: 'Features' }).click();
+    await page.unroute('**/assets/*');
+    await page.getByRole('button', { name: 'Load again' }).click();
+    await show(page, pageNamed('features'));
   });
 
   test('a page that is open stays as it is when its server goes', async () => {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 
 import { colourOf, settle, SOCKET_LOST, useBrowser } from '../support/browser';
-import { COLOURS, hello, history, sample, T0 } from '../support/fixtures';
+import { COLOURS, hello, history, sample, T0, workers } from '../support/fixtures';
 
 const browser = useBrowser();
 
@@ -89,7 +89,7 @@ describe('a feed that was lost', () => {
     const { page, stub, allow } = await browser.open({
       clock: true,
       before: (stub) => {
-        stub.hello = hello({ sample: sample() });
+        stub.hello = hello({ sample: sample(), workers: workers() });
       },
     });
     allow(SOCKET_LOST);
@@ -109,5 +109,10 @@ describe('a feed that was lost', () => {
     expect(await colourOf(page.getByTestId('kpi-value').nth(1))).toBe(COLOURS.light.quiet);
     expect(await live.textContent()).toBe('249');
     expect(await colourOf(live)).toBe(COLOURS.light.quiet);
+    const cards = page.locator('.workers');
+    expect(await cards.getAttribute('data-stale')).toBe('true');
+    expect(await colourOf(cards.locator('dd').first())).toBe(COLOURS.light.quiet);
+    const chart = page.getByTestId('chart-TTFT').locator('.chart__canvas');
+    expect(await chart.evaluate((canvas) => getComputedStyle(canvas).opacity)).toBe('0.5');
   });
 });

@@ -130,9 +130,53 @@ describe('the level', () => {
     await stub.say(sample(undefined, { active: 99 }));
     await expect.poll(() => page.getByTestId('active').textContent()).toBe('99 active');
     expect(await value(page)).toBe(120);
+    // What was set meanwhile is shown as soon as the hand lets go.
     await page.mouse.up();
+    await expect.poll(() => value(page)).toBe(160);
     await stub.say(state({ level: { concurrency: 80 } } as never));
     await expect.poll(() => value(page)).toBe(80);
+  });
+
+  test('is followed again when the hand is taken away without a word', async () => {
+    const { page, stub } = await open();
+    await slider(page).dispatchEvent('pointerdown');
+    await drag(page, [120]);
+    await expect.poll(() => stub.asked(LOAD).length).toBe(1);
+    await stub.say(state({ level: { concurrency: 160 } } as never));
+    await stub.say(sample(undefined, { active: 99 }));
+    await expect.poll(() => page.getByTestId('active').textContent()).toBe('99 active');
+    expect(await value(page)).toBe(120);
+    await slider(page).dispatchEvent('lostpointercapture');
+    await expect.poll(() => value(page)).toBe(160);
+  });
+
+  test('that is not known is not made up', async () => {
+    const { page } = await open({
+      before: (stub) => {
+        stub.hello = hello({ sample: sample(), state: state({ level: null }) });
+      },
+    });
+    expect(await page.locator('.slider__value').textContent()).toBe('—');
+    expect(await slider(page).getAttribute('aria-valuetext')).toBe('not known');
+  });
+
+  test('that was refused late does not take back what was picked since', async () => {
+    const { page, stub, allow } = await open();
+    allow(REFUSED);
+    let refuse = () => {};
+    await page.route('**/api/load', async (route) => {
+      if (route.request().postDataJSON().concurrency !== 80) return route.fulfill({ json: {} });
+      await new Promise<void>((resolve) => (refuse = resolve));
+      return route.fulfill({ status: 409, json: { error: { message: 'not now' } } });
+    });
+    await drag(page, [80]);
+    await page.waitForRequest('**/api/load');
+    await drag(page, [140]);
+    await page.waitForRequest('**/api/load');
+    refuse();
+    await page.getByTestId('error').getByText('not now').waitFor();
+    expect(await value(page)).toBe(140);
+    expect(stub.asked(LOAD)).toHaveLength(0);
   });
 
   test('that is refused goes back, and the reason is said', async () => {

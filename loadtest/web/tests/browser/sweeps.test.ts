@@ -2,9 +2,10 @@ import { readFileSync } from 'node:fs';
 
 import { describe, expect, test } from 'vitest';
 
-import { colourOf, REFUSED, useBrowser } from '../support/browser';
-import { COLOURS, hello, sample, state } from '../support/fixtures';
+import { colourOf, REFUSED, settle, useBrowser } from '../support/browser';
+import { COLOURS, hello, sample, state, sweepProgress } from '../support/fixtures';
 import { answerAll, cell, sweep, sweepLine, sweeps } from '../support/answers';
+import { expectNotAsked } from '../support/polling';
 import type { Stub } from '../support/stub';
 
 const { open } = useBrowser();
@@ -30,6 +31,18 @@ describe('starting a sweep', () => {
       'round_robin',
       'kvlane',
     ]);
+    // Programs know modes by their ids, people by the server's labels.
+    const modes = page.getByRole('group', { name: 'Modes, each under the same load' });
+    expect(await modes.locator('label').allTextContents()).toEqual([
+      'Round-robin',
+      'Random',
+      'Least loaded',
+      'Power of two',
+      'By session',
+      'KV-aware, plain cost',
+      'KV-aware',
+      'KV-aware by session',
+    ]);
   });
 
   test('a virtual sweep is posted as the form has it, and its page opens', async () => {
@@ -38,7 +51,7 @@ describe('starting a sweep', () => {
     await page.getByLabel('Scenario').selectOption('think_8');
     await page.getByText('people think for eight seconds').waitFor();
     await page.getByLabel('Seeds').fill('2');
-    await page.getByLabel('kvlane session').check();
+    await page.getByLabel('KV-aware by session').check();
     await page.getByRole('button', { name: 'Start sweep' }).dblclick();
     await page.getByRole('heading', { level: 2, name: 'Sweep 3, reference' }).waitFor();
     expect(stub.asked(START).map(({ body }) => body)).toEqual([
@@ -94,7 +107,7 @@ describe('starting a sweep', () => {
     await start.click();
     expect(await complaint.textContent()).toBe('seeds is not a number, expected 1 to 64');
     await page.getByLabel('Seeds').fill('6');
-    for (const mode of ['Round-robin', 'kvlane']) await page.getByLabel(mode, { exact: true }).uncheck();
+    for (const mode of ['Round-robin', 'KV-aware']) await page.getByLabel(mode, { exact: true }).uncheck();
     await start.click();
     expect(await complaint.textContent()).toBe('no mode is chosen, expected one or more');
     expect(stub.asked(START).length).toBe(0);
@@ -121,42 +134,80 @@ describe('starting a sweep', () => {
 
     await stub.say(state({ run: 'running' }));
     await page.getByText('load running').waitFor();
-    expect(await start.isEnabled()).toBe(true);
     await page.getByLabel('Live').check();
     expect(await start.isDisabled()).toBe(true);
     expect(await why.textContent()).toBe('stop the load first: a live sweep makes its own');
 
+    await stub.say(state({ run: 'stopped' }));
+    await page.getByText('load stopped').waitFor();
     await page.getByLabel('Virtual time').check();
-    const virtual = {
-      type: 'sweep',
-      id: 2,
-      kind: 'virtual',
-      done: 1,
-      of: 2,
-      left_s: null,
-      now: null,
-      error: null,
-    };
-    await stub.say({ ...virtual, state: 'running' });
+    await stub.say(sweepProgress({ id: 2, state: 'running' }));
     await page.getByText('a sweep is running').waitFor();
     expect(await start.isDisabled()).toBe(true);
-    await stub.say({ ...virtual, state: 'done' });
+    await stub.say(sweepProgress({ id: 2, state: 'done' }));
     await page.getByText('a sweep is running').waitFor({ state: 'detached' });
     expect(await start.isEnabled()).toBe(true);
 
-    await stub.say(state({ run: 'stopped', sweep: 2 }));
+    // A live one runs the load, and says by the state that it does.
+    await stub.say(state({ run: 'running', sweep: 2 }));
     await page.getByText('a sweep is running').waitFor();
     expect(await start.isDisabled()).toBe(true);
+    expect(await page.getByLabel('Run beside the load').count()).toBe(0);
 
-    const can = { run: true, level: true, mode: true, sweep: false, explain: true, tree: true };
-    await stub.say(hello({ can, state: state({ run: 'stopped' }) }));
-    await page.getByText('sweeps cannot be started from this page').waitFor();
+    const can = { run: true, level: true, mode: true, sweep: true, explain: true, tree: true };
+    const stopped = state({ run: 'stopped' });
+    await stub.say(hello({ can: { ...can, sweep: false }, state: stopped }));
+    await page.getByText('sweeps cannot be started or stopped from this page').waitFor();
     expect(await start.isDisabled()).toBe(true);
+
+    await page.getByLabel('Live').check();
+    await stub.say(hello({ can: { ...can, run: false }, state: stopped }));
+    await page.getByText('a live sweep needs a load that can be started from this page').waitFor();
+    expect(await start.isDisabled()).toBe(true);
+    await stub.say(hello({ can: { ...can, mode: false }, state: stopped }));
+    await page.getByText('a live sweep needs a router whose routing can be changed').waitFor();
+    expect(await start.isDisabled()).toBe(true);
+    await page.getByLabel('Virtual time').check();
+    expect(await start.isEnabled()).toBe(true);
 
     stub.refuse(true);
     stub.kill();
     await page.getByText('not connected to the server').waitFor();
     expect(await start.isDisabled()).toBe(true);
+  });
+});
+
+describe('a virtual sweep beside a load that runs', () => {
+  test('has to be asked for, and is not once the load has ended', async () => {
+    const { page, stub } = await open({ at: LIST, before: idle });
+    const start = page.getByRole('button', { name: 'Start sweep' });
+    const beside = page.getByRole('checkbox', { name: 'Run beside the load (both will be slower)' });
+    await start.waitFor();
+    expect(await beside.count()).toBe(0);
+
+    await stub.say(state({ run: 'running' }));
+    await beside.waitFor();
+    expect(await start.isDisabled()).toBe(true);
+    expect(await page.getByTestId('sweep-takes').textContent()).toBe(
+      'the load is running: stop it first, or run beside it',
+    );
+    await beside.check();
+    expect(await start.isEnabled()).toBe(true);
+    await page.getByLabel('Live').check();
+    expect(await beside.count()).toBe(0);
+    await page.getByLabel('Virtual time').check();
+    await beside.check();
+    await start.click();
+    await page.getByTestId('sweep-facts').waitFor();
+    expect(stub.asked(START)[0]?.body).toMatchObject({ kind: 'virtual', beside_load: true });
+
+    await page.getByRole('link', { name: 'All sweeps' }).click();
+    await beside.check();
+    await stub.say(state({ run: 'stopped' }));
+    await beside.waitFor({ state: 'detached' });
+    await start.click();
+    await expect.poll(() => stub.asked(START).length).toBe(2);
+    expect(stub.asked(START)[1]?.body).not.toHaveProperty('beside_load');
   });
 });
 
@@ -176,32 +227,24 @@ describe('sweeps that were started', () => {
     expect((await texts(0)).slice(0, 6)).toEqual([
       'Sweep 3',
       'live',
-      'live',
+      'Live',
       'running',
-      '1 of 14',
+      '1 of 21',
       'about 15 min 0 s',
     ]);
+    const heads = await page.locator('thead th').allTextContents();
+    expect(heads).toEqual(['Sweep', 'What', 'Clock', 'State', 'Done', 'Time left', 'Started']);
     expect((await texts(1)).slice(0, 6)).toEqual([
       'Sweep 2',
       'reference',
-      'virtual time',
+      'Virtual time',
       'done',
-      '14 of 14',
+      '21 of 21',
       '—',
     ]);
-    await stub.say({
-      type: 'sweep',
-      id: 3,
-      kind: 'live',
-      state: 'running',
-      done: 4,
-      of: 14,
-      left_s: 61,
-      now: null,
-      error: null,
-    });
-    await page.getByText('4 of 14', { exact: true }).waitFor();
-    expect((await texts(0)).slice(4, 6)).toEqual(['4 of 14', 'about 1 min 1 s']);
+    await stub.say(sweepProgress({ kind: 'live', done: 4, left_s: 61 }));
+    await page.getByText('4 of 21', { exact: true }).waitFor();
+    expect((await texts(0)).slice(4, 6)).toEqual(['4 of 21', 'about 1 min 1 s']);
     await rows.first().getByRole('link').click();
     await page.getByTestId('sweep-facts').waitFor();
     expect(new URL(page.url()).hash).toBe(ONE);
@@ -224,6 +267,7 @@ describe('one sweep', () => {
   test('S-142: progress, time left, early rows as cells come, then no more asking', async () => {
     const { page, stub } = await open({
       at: ONE,
+      clock: true,
       before: (at) => {
         idle(at);
         at.answer('GET /api/sweeps/3', running());
@@ -231,33 +275,24 @@ describe('one sweep', () => {
     });
     const bar = page.getByRole('progressbar');
     await bar.waitFor();
-    expect(await bar.getAttribute('aria-valuetext')).toBe('1 of 14');
+    expect(await bar.getAttribute('aria-valuetext')).toBe('1 of 21');
     expect(await page.getByTestId('left').textContent()).toBe('about 13 min 32 s left');
     expect(await page.getByTestId('cell').count()).toBe(1);
 
-    const progress = {
-      type: 'sweep',
-      id: 3,
-      kind: 'virtual',
-      state: 'running',
-      done: 7,
-      of: 14,
-      left_s: 30,
-      error: null,
-    };
-    await stub.say({ ...progress, now: 'kvlane at 80, repeat 1: measuring' });
-    await page.getByText('kvlane at 80, repeat 1: measuring').waitFor();
+    await stub.say(sweepProgress({ now: 'KV-aware at 80, repeat 1: measuring' }));
+    await settle(page);
+    await page.getByText('KV-aware at 80, repeat 1: measuring').waitFor();
     expect(await bar.getAttribute('aria-valuenow')).toBe('7');
     expect(await page.getByTestId('left').textContent()).toBe('about 30 s left');
 
     stub.answer('GET /api/sweeps/3', sweep());
-    await page.getByTestId('cell').nth(13).waitFor();
+    await page.clock.runFor(3000);
+    await settle(page);
+    await page.getByTestId('cell').nth(20).waitFor();
     expect(await page.getByTestId('sweep-facts').locator('.badge').textContent()).toBe('done');
-    expect(await bar.getAttribute('aria-valuetext')).toBe('14 of 14');
+    expect(await bar.getAttribute('aria-valuetext')).toBe('21 of 21');
     expect(await page.getByTestId('left').count()).toBe(0);
-    const asked = stub.asked('GET /api/sweeps/3').length;
-    await page.waitForTimeout(3500);
-    expect(stub.asked('GET /api/sweeps/3').length).toBe(asked);
+    await expectNotAsked(page, stub, 'GET /api/sweeps/3');
   });
 
   test('it can be stopped, once', async () => {
@@ -281,16 +316,32 @@ describe('one sweep', () => {
     expect(stub.asked('POST /api/sweeps/3/stop').length).toBe(2);
   });
 
+  test('it cannot be stopped on a page that is to look at only', async () => {
+    const { page } = await open({
+      at: ONE,
+      before: (at) => {
+        answerAll(at);
+        const can = { run: false, level: false, mode: false, sweep: false, explain: true, tree: true };
+        at.hello = hello({ can });
+        at.answer('GET /api/sweeps/3', running());
+      },
+    });
+    const stop = page.getByRole('button', { name: 'Stop sweep' });
+    await stop.waitFor();
+    expect(await stop.isDisabled()).toBe(true);
+    expect(await stop.getAttribute('title')).toBe('sweeps cannot be started or stopped from this page');
+  });
+
   test('figures are judged by the objective of the sweep', async () => {
     const { page } = await open({ at: ONE, before: idle });
     const rows = page.getByTestId('cell');
-    await rows.nth(13).waitFor();
+    await rows.nth(20).waitFor();
     const { good, warn, bad } = COLOURS.light;
     for (const [row, text, level, colour] of [
       [0, '655▲', 'red', bad],
-      [1, '446', 'green', good],
-      [5, '547●', 'yellow', warn],
-      [13, '3,143▲', 'red', bad],
+      [1, '590●', 'yellow', warn],
+      [2, '446', 'green', good],
+      [20, '3,143▲', 'red', bad],
     ] as const) {
       const judged = rows.nth(row).locator('.judged').first();
       expect(await judged.textContent()).toBe(text);
@@ -309,13 +360,15 @@ describe('one sweep', () => {
       '91.6%',
       '1',
     ]);
+    const modes = (row: number) => rows.nth(row).locator('td').first().textContent();
+    expect([await modes(1), await modes(2)]).toEqual(['KV-aware, plain cost ', 'KV-aware ']);
   });
 
   test('cells that do not count are left out of the mean and say why', async () => {
     const cells = [
       cell('kvlane', 60, 400),
-      cell('kvlane', 60, 500, { repeat: 4 }),
-      cell('kvlane', 60, 9000, { repeat: 5, invalid: 'the generator was late' }),
+      cell('kvlane', 60, 500),
+      cell('kvlane', 60, 9000, { invalid: 'the generator was late' }),
       cell('kvlane', 80, 7000, { saturated: 'first tokens ten times late' }),
     ];
     const results = sweep().results;
@@ -332,7 +385,7 @@ describe('one sweep', () => {
     expect(await rows.first().locator('.judged').first().textContent()).toBe('450');
     expect(await rows.first().locator('td').last().textContent()).toBe('2');
     await rows.first().getByText('not counted: the generator was late').waitFor();
-    await rows.nth(1).getByText('too much: first tokens ten times late').waitFor();
+    await rows.nth(1).getByText('saturated: first tokens ten times late').waitFor();
   });
 
   test('the frontier: a curve per mode, recorded ones dashed, the objective, and how far each holds', async () => {
@@ -342,19 +395,27 @@ describe('one sweep', () => {
     const names = await chart
       .locator('.curve')
       .evaluateAll((all) => all.map((one) => one.getAttribute('data-curve')));
-    expect(names).toEqual(['recorded round robin', 'recorded KV-aware', 'round_robin', 'kvlane']);
+    expect(names).toEqual(['Recorded round-robin', 'Recorded KV-aware', 'round_robin', 'dynamo', 'kvlane']);
+    expect(await page.locator('.frontier__legend span').allTextContents()).toEqual([
+      'Recorded round-robin',
+      'Recorded KV-aware',
+      'Round-robin',
+      'KV-aware, plain cost',
+      'KV-aware',
+    ]);
     const dashes = await chart
       .locator('.curve polyline')
       .evaluateAll((all) => all.map((one) => getComputedStyle(one).strokeDasharray !== 'none'));
-    expect(dashes).toEqual([true, true, false, false]);
+    expect(dashes).toEqual([true, true, false, false, false]);
     expect(await chart.locator('[data-slo]').getAttribute('data-slo')).toBe('600');
     await chart.getByText('SLO 600 ms').waitFor();
-    expect(await chart.getByTestId('holds').allTextContents()).toEqual(['holds to 120']);
+    expect(await chart.getByTestId('holds').allTextContents()).toEqual(['holds to 60', 'holds to 120']);
     expect(await page.getByTestId('standing').allTextContents()).toEqual([
       'Round-robin: objective missed already at c = 60',
-      'kvlane: objective holds to c = 120',
+      'KV-aware, plain cost: objective holds to c = 60',
+      'KV-aware: objective holds to c = 120',
     ]);
-    expect(await chart.locator('desc').textContent()).toContain('kvlane: objective holds to c = 120');
+    expect(await chart.locator('desc').textContent()).toContain('KV-aware: objective holds to c = 120');
 
     const place = async (mode: string, level: number) => {
       const box = await chart.locator(`[data-curve="${mode}"] [data-level-ms^="${level} "]`).boundingBox();
@@ -397,7 +458,7 @@ describe('one sweep', () => {
     });
     const chart = page.getByRole('img', { name: 'SLO frontier' });
     await chart.waitFor();
-    expect(await chart.locator('.curve').count()).toBe(2);
+    expect(await chart.locator('.curve').count()).toBe(3);
   });
 
   test('S-137: the report and its other forms are downloaded', async () => {

@@ -59,7 +59,6 @@ export function candidate(worker: string | null, cost: number, change: Partial<C
     worker,
     held_blocks: 0,
     expected_blocks: 0,
-    active_requests: 3,
     prefill_cost: cost,
     decode_cost: 0,
     requests_cost: 0,
@@ -81,7 +80,6 @@ export function workedExample(): Explanation {
     });
   const ranked = [of(WORKERS[1], 75, 5), of(WORKERS[0], 20, 10), of(WORKERS[2], 10, 9)];
   return {
-    model: 'kvlane-small',
     mode: 'kv',
     prompt_tokens: 3210,
     prompt_tokens_exact: true,
@@ -105,7 +103,6 @@ export function turn(number: number, change: Partial<Turn> = {}): Turn {
     assistant_left_out: 0,
     ttft_ms: 412,
     itl_ms: 28.1,
-    tpot_ms: 28.3,
     latency_s: 24.6,
     output_tokens: 833,
     prompt_tokens: 4700,
@@ -128,7 +125,6 @@ export function conversation(change: Partial<Conversation> = {}): Conversation {
   };
   return {
     ...line(17, { turns_done: 3 }),
-    session: 's-17',
     turns: [turn(1, first), turn(2, { ttft_ms: 120 }), turn(3, { ttft_ms: 80 })],
     ...change,
   };
@@ -164,6 +160,7 @@ export function tree(change: Partial<Tree> = {}): Tree {
       node(4, 1, { start: 116, blocks: 40, below: 60, holders: [{ worker: first, blocks: 40 }] }),
     ],
     left_out: 212,
+    note: null,
     index: {
       bytes: 1_468_006,
       nodes: 216,
@@ -186,13 +183,25 @@ export function sweepLine(id: number, change: Partial<SweepLine> = {}): SweepLin
     name: 'reference',
     state: 'done',
     started: T0 - 300,
-    done: 14,
-    of: 14,
+    done: 21,
+    of: 21,
     left_s: null,
     error: null,
     ...change,
   };
 }
+
+/** As the server calls them. */
+const LABELS = {
+  round_robin: 'Round-robin',
+  random: 'Random',
+  least_loaded: 'Least loaded',
+  power_of_two: 'Power of two',
+  session: 'By session',
+  dynamo: 'KV-aware, plain cost',
+  kvlane: 'KV-aware',
+  kvlane_session: 'KV-aware by session',
+};
 
 export function sweeps(
   lines: readonly SweepLine[] = [sweepLine(2), sweepLine(1, { kind: 'live' })],
@@ -202,9 +211,10 @@ export function sweeps(
     defaults: {
       levels: [60, 80, 100, 120, 140, 160, 180],
       modes: {
-        live: ['round_robin', 'least_loaded', 'session', 'kvlane'],
-        virtual: ['round_robin', 'least_loaded', 'kvlane', 'kvlane_session'],
+        live: ['round_robin', 'random', 'least_loaded', 'power_of_two', 'dynamo', 'kvlane'],
+        virtual: Object.keys(LABELS),
       },
+      labels: LABELS,
       scenarios: [
         { name: 'reference', about: 'conversations of 3 to 5 turns over ten documents' },
         { name: 'think_8', about: 'people think for eight seconds' },
@@ -222,7 +232,6 @@ export function cell(
   return {
     mode,
     level,
-    repeat: 3,
     figures: figures({ ttft_p50_ms: ttftP95Ms / 2, ttft_p95_ms: ttftP95Ms }),
     invalid: null,
     saturated: null,
@@ -230,10 +239,11 @@ export function cell(
   };
 }
 
-/** Round robin misses at once, ours holds to 120 and is far above at 180. */
+/** Round robin misses at once, the plain cost holds to 60, ours to 120, and is far above at 180. */
 export function sweep(change: Partial<SweepDetail> = {}): SweepDetail {
   const over = {
     round_robin: [655, 637, 652, 643, 643, 722, 732],
+    dynamo: [590, 610, 640, 660, 690, 720, 760],
     kvlane: [446, 508, 547, 530, 650, 704, 3143],
   };
   const levels = [60, 80, 100, 120, 140, 160, 180];
@@ -242,15 +252,16 @@ export function sweep(change: Partial<SweepDetail> = {}): SweepDetail {
   );
   return {
     ...sweepLine(3),
+    labels: LABELS,
     results: {
-      schema: 'kvlane-load.sweep/1',
       source: 'simulated',
       objective: { ttft_s: 0.6, tpot_s: 0.06 },
       sets: [{ name: 'reference', about: '3 engines', levels_are: 'conversations at a time', cells }],
     },
     standings: [
-      { mode: 'round_robin', holds_to: null, knee: null, words: 'objective missed already at c = 60' },
-      { mode: 'kvlane', holds_to: 120, knee: 160, words: 'objective holds to c = 120' },
+      { mode: 'round_robin', holds_to: null, words: 'objective missed already at c = 60' },
+      { mode: 'dynamo', holds_to: 60, words: 'objective holds to c = 60' },
+      { mode: 'kvlane', holds_to: 120, words: 'objective holds to c = 120' },
     ],
     recorded: true,
     ...change,

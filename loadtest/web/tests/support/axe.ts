@@ -6,11 +6,11 @@ import type { Page } from 'playwright-core';
 
 const source = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
-export type Finding = { rule: string; impact: string; where: string[] };
+type Finding = { rule: string; impact: string; where: string[] };
 
 /** What a checker finds wrong with the page as it is now. */
 export async function findings(page: Page): Promise<Finding[]> {
-  await page.evaluate(source);
+  if (await page.evaluate(() => !('axe' in window))) await page.evaluate(source);
   const results = await page.evaluate(async () => {
     const { axe } = window as unknown as {
       axe: { run(root: Document, options: RunOptions): Promise<AxeResults> };
@@ -25,8 +25,4 @@ export async function findings(page: Page): Promise<Finding[]> {
     impact: impact ?? 'unknown',
     where: nodes.map((node) => node.target.join(' ')),
   }));
-}
-
-export async function seriousFindings(page: Page): Promise<Finding[]> {
-  return (await findings(page)).filter(({ impact }) => impact === 'serious' || impact === 'critical');
 }

@@ -1,4 +1,4 @@
-// A browser for a file of tests, and for each test a stub and a page of its own that is held to be quiet: no error, no
+// A browser for a file of tests, and for each test a stub and a page to itself that is held to be quiet: no error, no
 // breach of the content policy, no request to anybody else.
 
 import { mkdirSync } from 'node:fs';
@@ -54,58 +54,58 @@ export type Visit = {
 export const SOCKET_LOST = /WebSocket connection to/;
 export const REFUSED = /Failed to load resource/;
 
+export async function launch(): Promise<Browser> {
+  return chromium.launch({ executablePath: CHROMIUM, headless: true, args: FLAGS });
+}
+
 export function useBrowser(): { open(opening?: Opening): Promise<Visit> } {
   let browser: Browser;
-  let visits: (Visit & { complaints: string[]; allowed: RegExp[] })[] = [];
+  let visits: { room: Room; allowed: RegExp[]; again: boolean }[] = [];
+  /** Opening a page anew takes longer than most tests do in it, so the next one has it. */
+  const spare: Room[] = [];
 
   beforeAll(async () => {
-    browser = await chromium.launch({ executablePath: CHROMIUM, headless: true, args: FLAGS });
+    browser = await launch();
   });
   afterAll(async () => {
+    for (const { stub } of spare) await stub.stop();
     await browser.close();
   });
   afterEach(async ({ task }) => {
     const left = visits;
     visits = [];
     const failed = task.result?.state === 'fail';
-    for (const [number, visit] of left.entries()) {
-      if (failed) await keepPicture(visit.page, `failed-${task.name}-${number}`);
-      await visit.context.close();
-      await visit.stub.stop();
+    const heard: string[] = [];
+    for (const [number, { room, allowed, again }] of left.entries()) {
+      if (failed) await keepPicture(room.page, `failed-${task.name}-${number}`);
+      if (again && !failed) await tidy(room);
+      else await tearDown(room);
+      if (again && !failed) spare.push(room);
+      const said = room.complaints.splice(0);
+      heard.push(...said.filter((complaint) => !allowed.some((pattern) => pattern.test(complaint))));
     }
-    const heard = left.flatMap(({ complaints, allowed }) =>
-      complaints.filter((complaint) => !allowed.some((pattern) => pattern.test(complaint))),
-    );
     expect(heard, 'the page is quiet').toEqual([]);
   });
 
   return {
     async open(opening = {}) {
-      const stub = await Stub.start();
+      // A clock that was stopped cannot be given back.
+      const again = !opening.clock;
+      const room = (again && spare.pop()) || (await build(browser));
+      const { page, context, stub } = room;
+      const allowed: RegExp[] = [];
+      visits.push({ room, allowed, again });
       opening.before?.(stub);
-      const context = await browser.newContext({
-        viewport: opening.size ?? LAPTOP,
+      await page.setViewportSize(opening.size ?? LAPTOP);
+      await page.emulateMedia({
         colorScheme: opening.scheme ?? 'light',
         reducedMotion: opening.reducedMotion ?? 'no-preference',
         forcedColors: opening.forcedColors ?? 'none',
-        timezoneId: 'UTC',
-        locale: 'en-US',
       });
-      const page = await context.newPage();
-      page.setDefaultTimeout(10_000);
-      const complaints: string[] = [];
-      const allowed: RegExp[] = [];
-      const visit = {
-        page,
-        context,
-        stub,
-        complaints,
-        allowed,
-        allow: (pattern: RegExp) => allowed.push(pattern),
-      };
-      visits.push(visit);
-      await listen(page, stub, complaints);
-      if (opening.clock) await page.clock.install({ time: T0 * 1000 });
+      if (opening.clock) {
+        await countAsks(page);
+        await page.clock.install({ time: T0 * 1000 });
+      }
       await page.goto(stub.url + (opening.at ?? '#/'));
       if (opening.greeted ?? true) await page.locator('[data-connection=open]').waitFor();
       if (opening.clock) {
@@ -113,12 +113,42 @@ export function useBrowser(): { open(opening?: Opening): Promise<Visit> } {
         const now = await page.evaluate(() => Date.now());
         await page.clock.pauseAt(now + 2000);
       }
-      return visit;
+      return { page, context, stub, allow: (pattern) => allowed.push(pattern) };
     },
   };
 }
 
-async function listen(page: Page, stub: Stub, complaints: string[]): Promise<void> {
+/** A page and the server it is of. */
+type Room = { context: BrowserContext; page: Page; stub: Stub; complaints: string[] };
+
+async function build(browser: Browser): Promise<Room> {
+  const stub = await Stub.start();
+  const context = await browser.newContext({ timezoneId: 'UTC', locale: 'en-US' });
+  const page = await context.newPage();
+  page.setDefaultTimeout(10_000);
+  const complaints: string[] = [];
+  await listen(page, stub.url, complaints);
+  return { context, page, stub, complaints };
+}
+
+/** Leaves nothing of a test to the next one. */
+async function tidy({ context, page, stub }: Room): Promise<void> {
+  for (const other of context.pages()) if (other !== page) await other.close();
+  await page.unrouteAll({ behavior: 'ignoreErrors' });
+  await context.unrouteAll({ behavior: 'ignoreErrors' });
+  await page.evaluate(() => window.localStorage.clear());
+  await page.mouse.move(0, 0);
+  await page.goto('about:blank');
+  stub.reset();
+}
+
+async function tearDown({ context, stub }: Room): Promise<void> {
+  await context.close();
+  await stub.stop();
+}
+
+/** Hears whatever a page of this address should not do. */
+export async function listen(page: Page, address: string, complaints: string[]): Promise<void> {
   page.on('pageerror', (error) => complaints.push(`error: ${error.message}`));
   page.on('console', (message) => {
     if (message.type() === 'error') complaints.push(`console: ${message.text()}`);
@@ -126,7 +156,7 @@ async function listen(page: Page, stub: Stub, complaints: string[]): Promise<voi
   page.on('request', (request) => {
     const url = new URL(request.url());
     const own =
-      url.protocol === 'data:' || url.protocol === 'blob:' || url.origin === new URL(stub.url).origin;
+      url.protocol === 'data:' || url.protocol === 'blob:' || url.origin === new URL(address).origin;
     if (!own) complaints.push(`request to ${request.url()}`);
   });
   await page.exposeFunction('breach', (what: string) => complaints.push(`content policy: ${what}`));
@@ -137,6 +167,34 @@ async function listen(page: Page, stub: Stub, complaints: string[]): Promise<voi
       );
     });
   });
+}
+
+type Counting = Window & { asksUnderWay: number };
+
+/** Counts what the page has asked and not read the answer of: with a clock that stands still there is no other way to wait. */
+async function countAsks(page: Page): Promise<void> {
+  await page.addInitScript(() => {
+    const counting = window as unknown as Counting;
+    counting.asksUnderWay = 0;
+    const over = () => {
+      counting.asksUnderWay -= 1;
+    };
+    const { fetch } = window;
+    const { json } = Response.prototype;
+    window.fetch = (...asked) => {
+      counting.asksUnderWay += 1;
+      const answer = fetch(...asked);
+      answer.catch(over);
+      return answer;
+    };
+    Response.prototype.json = function read() {
+      return json.call(this).finally(over) as Promise<unknown>;
+    };
+  });
+}
+
+export async function asksUnderWay(page: Page): Promise<number> {
+  return page.evaluate(() => (window as unknown as Counting).asksUnderWay);
 }
 
 /** Lets what was said reach the page while its clock stands still. */

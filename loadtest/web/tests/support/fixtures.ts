@@ -9,6 +9,7 @@ import type {
   Message,
   RunState,
   Sample,
+  SweepProgress,
   Worker,
   Workers,
 } from '../../src/wire';
@@ -34,9 +35,6 @@ export function figures(change: Partial<Figures> = {}): Figures {
     tops: 2262.84,
     rps: 2.5731,
     hit_pct: 91.6,
-    goodput_pct: 99.2,
-    error_pct: 0,
-    requests: 157,
     ...change,
   };
 }
@@ -46,14 +44,7 @@ export function sample(t = T0, change: Partial<Sample> = {}): Said<'sample', Sam
     type: 'sample',
     t,
     figures: figures(),
-    short: {
-      ttft_p50_ms: 251,
-      ttft_p95_ms: 452,
-      tpot_p50_ms: 26.2,
-      tpot_p95_ms: 27.4,
-      tops: 2250,
-      hit_pct: 92,
-    },
+    short: { ttft_p50_ms: 251, ttft_p95_ms: 452, tpot_p50_ms: 26.2, tpot_p95_ms: 27.4 },
     requests: 12_345,
     errors: 0,
     active: 60,
@@ -86,10 +77,8 @@ export function state(change: Partial<RunState> | { level: { concurrency: number
   return {
     type: 'state',
     run: 'running',
-    since: T0 - 120,
     level: { concurrency: 60 },
     mode: 'kv',
-    policy: 'kvlane',
     sweep: null,
     error: null,
     ...change,
@@ -98,6 +87,21 @@ export function state(change: Partial<RunState> | { level: { concurrency: number
 
 export function mark(kind: Mark['kind'], label: string, t = T0): Said<'mark', Mark> {
   return { type: 'mark', t, kind, label };
+}
+
+export function sweepProgress(change: Partial<SweepProgress> = {}): Said<'sweep', SweepProgress> {
+  return {
+    type: 'sweep',
+    id: 3,
+    kind: 'virtual',
+    state: 'running',
+    done: 7,
+    of: 21,
+    left_s: 30,
+    now: 'KV-aware at 80, repeat 1: measuring',
+    error: null,
+    ...change,
+  };
 }
 
 export function gpu(index: string, utilPct: number | null, change: Partial<Gpu> = {}): Gpu {
@@ -110,7 +114,6 @@ export function worker(name: string, change: Partial<Worker> = {}): Worker {
     state: 'ready',
     gpus: [gpu('0', 63)],
     requests: 21,
-    running: 20,
     waiting: 1,
     slots: 64,
     kv_usage_pct: 31.2,
@@ -129,7 +132,7 @@ export function workers(change: Partial<Workers> = {}): Said<'workers', Workers>
     t: T0,
     from: 'prometheus',
     prometheus: 'ok',
-    gpu: 'H200',
+    gpu: 'H200 (simulated)',
     model: 'kvlane-small',
     workers: [worker('kvlane-worker-0'), worker('kvlane-worker-1'), worker('kvlane-worker-2')],
     ...change,
@@ -144,9 +147,6 @@ export function history(rows: number, until = T0, step = 1): Hello['history'] {
     ttft_p95_ms: at((row) => 450 + 60 * Math.sin(row / 13)),
     tpot_p50_ms: at((row) => 26 + Math.sin(row / 9)),
     tpot_p95_ms: at((row) => 28 + 2 * Math.sin(row / 13)),
-    tops: at(() => 2250),
-    hit_pct: at(() => 92),
-    active: at(() => 60),
   };
 }
 
@@ -180,9 +180,6 @@ const RECORDED = {
   rr: {
     ttft_p50_ms: [274, 306, 342, 375, 398, 422, 413],
     ttft_p95_ms: [655, 637, 652, 643, 643, 722, 732],
-    hit_pct: [90.9, 85.3, 88.5, 87.2, 83.9, 90.1, 88.9],
-    tops: [2146.9, 2543.2, 2547.5, 2642.6, 2816.8, 3126.8, 3434],
-    rps: [2.6, 2.93, 2.96, 3.05, 3.29, 3.66, 4.1],
     itl_p50_ms: [28, 31, 38, 45, 49, 51, 52],
     itl_p95_ms: [30, 33, 48, 50, 52, 54, 54],
     e2e_p50_s: [24.6, 29.3, 32.1, 41.2, 45.7, 45.2, 46.1],
@@ -191,9 +188,6 @@ const RECORDED = {
   kv: {
     ttft_p50_ms: [249, 267, 329, 382, 415, 424, 472],
     ttft_p95_ms: [446, 508, 547, 530, 650, 704, 3143],
-    hit_pct: [91.6, 95.7, 96.1, 95.9, 91.2, 95.3, 94],
-    tops: [2262.8, 2742.3, 2780.1, 2805.7, 3167.8, 3471.8, 3907.7],
-    rps: [2.57, 3.17, 3.19, 3.53, 3.68, 4.06, 4.61],
     itl_p50_ms: [26, 28, 36, 43, 44, 46, 45],
     itl_p95_ms: [27, 33, 43, 46, 46, 48, 48],
     e2e_p50_s: [24.3, 26.6, 31.8, 38.1, 38.7, 40.8, 41.4],
@@ -214,16 +208,13 @@ export function baselines(change: Partial<Baselines> = {}): Baselines {
       itl_p95_ms: figure('itl_p95_ms'),
       e2e_p50_s: figure('e2e_p50_s'),
       e2e_p95_s: figure('e2e_p95_s'),
-      tops: figure('tops'),
-      rps: figure('rps'),
-      hit_pct: figure('hit_pct'),
     };
   };
   return {
     source: 'recorded',
+    replaced: false,
     about: 'Recorded: six sweeps, 300 s windows, 3 × H200, 70B model in FP8',
     objective: { ttft_ms: 600, tpot_ms: 60 },
-    modes: { rr: 'round_robin', kv: 'kv' },
     rows: LEVELS.map((concurrency, at) => ({ concurrency, rr: row('rr', at), kv: row('kv', at) })),
     ...change,
   };

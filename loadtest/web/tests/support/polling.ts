@@ -1,12 +1,13 @@
 import type { Page } from 'playwright-core';
 import { expect } from 'vitest';
 
+import { asksUnderWay } from './browser';
 import type { Stub } from './stub';
 
-/** Lets so much pass by the page's clock, and by ours what a request needs to arrive. */
+/** Lets so much pass by the page's clock, and by ours what it takes to answer all that was asked. */
 async function pass(page: Page, ms: number): Promise<void> {
   await page.clock.runFor(ms);
-  await new Promise((resolve) => setTimeout(resolve, 100));
+  await expect.poll(() => asksUnderWay(page), { interval: 10 }).toBe(0);
 }
 
 /** Holds a page to asking every `everyMs`, no sooner and no later; its clock has to stand still. */

@@ -60,9 +60,21 @@ export class Stub {
       socket.onClose(() => stub.open.delete(socket));
       if (!stub.mute) void socket.say(JSON.stringify(stub.hello));
     });
-    stub.answer('GET /api/baselines', fixtures.baselines());
+    stub.reset();
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
     return stub;
+  }
+
+  /** As it is when it was just started. */
+  reset(): void {
+    this.kill();
+    this.hello = fixtures.hello();
+    this.greeted = 0;
+    this.refuses = false;
+    this.mute = false;
+    this.log.clear();
+    this.answers.clear();
+    this.answer('GET /api/baselines', fixtures.baselines());
   }
 
   get url(): string {
@@ -151,6 +163,7 @@ export class Stub {
       'Content-Type': KINDS[kind] ?? 'application/octet-stream',
       'X-Content-Type-Options': 'nosniff',
       'Referrer-Policy': 'no-referrer',
+      'Cache-Control': pathname.startsWith('/assets/') ? 'public, max-age=31536000, immutable' : 'no-cache',
     };
     if (kind === '.html') headers['Content-Security-Policy'] = CSP;
     response.writeHead(200, headers);

@@ -18,7 +18,16 @@ describe('names of modes', () => {
   test.each([
     ['round_robin', 'Round-robin'],
     ['kv', 'KV-aware'],
-    ['power_of_two', 'power of two'],
+    ['power_of_two', 'Power of two'],
     [null, ''],
   ])('%s is %s', (mode, expected) => expect(modeName(mode)).toBe(expected));
+
+  test('are the server’s where it has some', () => {
+    const labels = { kvlane: 'KV-aware', round_robin: 'In turn' };
+    expect(['kvlane', 'round_robin', 'random'].map((mode) => modeName(mode, labels))).toEqual([
+      'KV-aware',
+      'In turn',
+      'Random',
+    ]);
+  });
 });

@@ -55,8 +55,8 @@ describe('the store', () => {
     expect(store.snapshot().connection).toBe('open');
     store.disconnected();
     frame();
-    expect(store.snapshot()).toMatchObject({ connection: 'down', downSince: 5000 });
-    expect(hear(hello())).toMatchObject({ connection: 'open', downSince: null });
+    expect(store.snapshot()).toMatchObject({ connection: 'down' });
+    expect(hear(hello())).toMatchObject({ connection: 'open' });
   });
 
   test('tells its readers once a frame, however much comes', () => {
@@ -119,6 +119,25 @@ describe('the store', () => {
     expect(store.snapshot().marks.map(({ t }) => t)).toEqual(
       Array.from({ length: 10 }, (_, t) => T0 + 490 + t),
     );
+  });
+
+  test('says so when it cannot read a greeting: nothing would be shown, and nobody would know why', () => {
+    const world = hear(hello({ speed: 'fast' }));
+    expect(world.connection).toBe('connecting');
+    expect(world.error).toBe(
+      'this page and its server do not match: hello.speed is string, expected a number',
+    );
+  });
+
+  test('forgives what it is asked to, and nothing newer', () => {
+    store.complain('one');
+    store.complain('another');
+    store.forgive('one');
+    frame();
+    expect(store.snapshot().error).toBe('another');
+    store.forgive();
+    frame();
+    expect(store.snapshot().error).toBeNull();
   });
 
   test('says a new error of the server once', () => {
