@@ -89,6 +89,8 @@ test: setup page setup-clients setup-valgrind setup-browser
 test-page: page setup-browser
 	$(NPM) run --silent check
 	$(NPM) run --silent test
+	@[ -x target/debug/kvlane-load ] || $(CARGO) build --locked --workspace --bins
+	$(NPM) run --silent test:e2e
 
 # KVLANE_TRACE=FILE benches on a Mooncake-format trace (an absolute path); without it one is made up.
 bench: setup setup-clients

@@ -16,7 +16,11 @@ pub enum Task {
     PrintConfig,
     /// Print a file with every default.
     PrintDefaults,
+    /// Print what there is to set, as Markdown.
+    PrintReference,
     Completions(Shell),
+    /// Ask a server whether it is well; ourselves when none is named.
+    Health(Option<String>),
 }
 
 /// What rooms are called in the help.
@@ -57,7 +61,19 @@ pub fn command() -> Command {
                         .action(ArgAction::SetTrue)
                         .conflicts_with("print")
                         .help("A file with every default, to start from"),
+                )
+                .arg(
+                    Arg::new("markdown")
+                        .long("markdown")
+                        .action(ArgAction::SetTrue)
+                        .conflicts_with_all(["print", "defaults"])
+                        .help("What there is to set, as Markdown"),
                 ),
+        )
+        .subcommand(
+            Command::new("health")
+                .about("Asks a server whether it is well; fails when it is not")
+                .arg(Arg::new("url").value_name("URL").help("[default: /live of a router with these settings]")),
         )
         .subcommand(
             Command::new("completions")
@@ -112,6 +128,8 @@ pub fn read(
 ) -> Result<(Task, Sources), ConfigError> {
     let (task, matches) = match matches.subcommand() {
         Some(("config", asked)) if asked.get_flag("defaults") => (Task::PrintDefaults, asked),
+        Some(("config", asked)) if asked.get_flag("markdown") => (Task::PrintReference, asked),
+        Some(("health", asked)) => (Task::Health(asked.get_one::<String>("url").cloned()), asked),
         Some(("config", asked)) => (Task::PrintConfig, asked),
         Some(("completions", asked)) => {
             let shell = asked.get_one::<Shell>("shell").copied().unwrap_or(Shell::Bash);
@@ -171,6 +189,39 @@ pub fn print_defaults(out: &mut impl Write) -> std::io::Result<()> {
         let names: Vec<String> =
             names.chain([knob.own_env()]).chain(knob.env.iter().map(|name| (*name).to_owned())).collect();
         writeln!(out, "# ({})\n{} = {}", names.join(", "), knob.name, knob.default)?;
+    }
+    Ok(())
+}
+
+/// Every setting with its names, default and meaning, as Markdown.
+pub fn print_reference(out: &mut impl Write) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "# Settings\n\nWritten by `kvlane config --markdown`. Flags win over the environment, that over the file \
+         (`--config FILE`), that over the default; `--set room.name=value` sets any of them."
+    )?;
+    let mut room = "";
+    for knob in KNOBS {
+        if knob.room != room {
+            room = knob.room;
+            writeln!(
+                out,
+                "\n## [{room}]\n\n| setting | default | flag | environment | |\n|---|---|---|---|---|"
+            )?;
+        }
+        let flag = knob.flag.map_or_else(String::new, |flag| format!("`--{flag}`"));
+        let names: Vec<String> = std::iter::once(knob.own_env())
+            .chain(knob.env.iter().map(|name| (*name).to_owned()))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let meaning = knob.doc.trim().replace('|', "\\|");
+        writeln!(
+            out,
+            "| `{}` | `{}` | {flag} | {} | {meaning} |",
+            knob.name,
+            knob.default,
+            names.join(", ")
+        )?;
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod metrics;
 pub mod openai;
 pub mod preprocess;
+pub mod probe;
 pub mod proxy;
 pub mod scheduling;
 pub mod telemetry;

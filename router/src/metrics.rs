@@ -6,6 +6,7 @@
 mod meter;
 mod snapshot;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,6 +105,7 @@ impl WorkerMetrics {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    declared: Vec<Declared>,
     models: RwLock<HashMap<String, Arc<ModelMetrics>>>,
     /// With how many go by each name.
     workers: Mutex<HashMap<String, (Arc<WorkerMetrics>, usize)>>,
@@ -145,8 +147,21 @@ const OVERHEADS: [(&str, &str); 4] = [
     ("dynamo_router_overhead_total_ms", "From the request's read body to its worker, tokenizing included."),
 ];
 
+/// A metric as it is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    pub name: String,
+    /// Prometheus' word for it.
+    pub kind: String,
+    pub help: String,
+    pub labels: Vec<String>,
+}
+
 /// Declares and registers.
-struct Maker<'a>(&'a Registry);
+struct Maker<'a> {
+    registry: &'a Registry,
+    declared: RefCell<Vec<Declared>>,
+}
 
 impl Maker<'_> {
     fn add<C: prometheus::core::Collector + Clone + 'static>(
@@ -154,7 +169,16 @@ impl Maker<'_> {
         made: prometheus::Result<C>,
     ) -> prometheus::Result<C> {
         let made = made?;
-        self.0.register(Box::new(made.clone()))?;
+        let family = made.collect().into_iter().next();
+        let kind =
+            family.map_or_else(String::new, |family| format!("{:?}", family.get_field_type()).to_lowercase());
+        self.declared.borrow_mut().extend(made.desc().iter().map(|desc| Declared {
+            name: desc.fq_name.clone(),
+            kind: kind.clone(),
+            help: desc.help.clone(),
+            labels: desc.variable_labels.clone(),
+        }));
+        self.registry.register(Box::new(made.clone()))?;
         Ok(made)
     }
 
@@ -185,7 +209,7 @@ impl Metrics {
     /// The only place where a metric has a name, besides what is written from snapshots.
     pub fn register() -> prometheus::Result<Arc<Self>> {
         let registry = Registry::new();
-        let make = Maker(&registry);
+        let make = Maker { registry: &registry, declared: RefCell::default() };
         let phase_seconds = make.histograms(
             "kvlane_phase_seconds",
             "Time a request spends in each phase before it is sent to a worker.",
@@ -315,9 +339,15 @@ impl Metrics {
                 "Requests refused because too many waited, or because they had waited too long.",
                 &["reason"],
             )?,
+            declared: Vec::new(),
             registry: registry.clone(),
         };
-        Ok(Arc::new(metrics))
+        Ok(Arc::new(Self { declared: make.declared.into_inner(), ..metrics }))
+    }
+
+    /// Everything that is counted here, whether there is any of it yet or not.
+    pub fn declared(&self) -> &[Declared] {
+        &self.declared
     }
 
     /// One model's metrics; to be asked with names of served models only, or an empty one.
