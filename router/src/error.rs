@@ -174,6 +174,7 @@ impl RouterError {
             Self::UnknownModel { .. } | Self::UnknownPath { .. } => "not_found",
             Self::NoWorker { .. }
             | Self::Busy { .. }
+            | Self::Full { .. }
             | Self::Draining
             | Self::NoAnswer { last: Failure::Status(429 | 503), .. } => "overload",
             Self::NoAnswer { last: Failure::Timeout, .. } | Self::BrokenOff(Failure::Timeout) => "timeout",

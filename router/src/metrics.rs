@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
+use prometheus::core::Collector;
+#[cfg(target_os = "linux")]
+use prometheus::process_collector::ProcessCollector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -164,22 +167,26 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn add<C: prometheus::core::Collector + Clone + 'static>(
-        &self,
-        made: prometheus::Result<C>,
-    ) -> prometheus::Result<C> {
+    fn add<C: Collector + Clone + 'static>(&self, made: prometheus::Result<C>) -> prometheus::Result<C> {
         let made = made?;
-        let family = made.collect().into_iter().next();
-        let kind =
-            family.map_or_else(String::new, |family| format!("{:?}", family.get_field_type()).to_lowercase());
-        self.declared.borrow_mut().extend(made.desc().iter().map(|desc| Declared {
-            name: desc.fq_name.clone(),
-            kind: kind.clone(),
-            help: desc.help.clone(),
-            labels: desc.variable_labels.clone(),
-        }));
-        self.registry.register(Box::new(made.clone()))?;
+        self.register(made.clone())?;
         Ok(made)
+    }
+
+    fn register(&self, made: impl Collector + 'static) -> prometheus::Result<()> {
+        let families = made.collect();
+        self.declared.borrow_mut().extend(made.desc().iter().map(|desc| {
+            let family = families.iter().find(|family| family.name() == desc.fq_name).or(families.first());
+            Declared {
+                name: desc.fq_name.clone(),
+                kind: family
+                    .map(|family| format!("{:?}", family.get_field_type()).to_lowercase())
+                    .unwrap_or_default(),
+                help: desc.help.clone(),
+                labels: desc.variable_labels.clone(),
+            }
+        }));
+        self.registry.register(Box::new(made))
     }
 
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
@@ -218,6 +225,8 @@ impl Metrics {
         )?;
         let overhead = |(name, help): (&str, &str)| make.histogram(name, help, OVERHEAD_MS);
         let [hashing, matches, scheduling, total] = OVERHEADS;
+        #[cfg(target_os = "linux")]
+        make.register(ProcessCollector::for_self())?;
         let metrics = Self {
             models: RwLock::default(),
             workers: Mutex::default(),
