@@ -6,7 +6,7 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients setup-valgrind setup-browser page test-page demo test dist bench overhead policy bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients setup-valgrind setup-browser setup-deploy page test-page test-deploy demo test dist bench overhead policy bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, the page on port 3000"
@@ -67,6 +67,26 @@ setup-browser:
 	@command -v chromium >/dev/null || { \
 		echo "installing chromium"; apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; }
 
+# What is deployed is rendered, linted, and asked of a real Prometheus: Debian's, unpacked and not installed, like its kubectl,
+# which is old and has to understand our kustomization too.
+DEPLOY_VENV := .tools/deploy-venv
+setup-deploy: $(DEPLOY_VENV)/ready .tools/prometheus/ready
+
+$(DEPLOY_VENV)/ready: deploy/tests/requirements.txt
+	@python3 -m ensurepip --version >/dev/null 2>&1 || { \
+		echo "installing python3-venv"; apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; }
+	@rm -rf $(DEPLOY_VENV)
+	python3 -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/pip install --quiet --disable-pip-version-check -r deploy/tests/requirements.txt
+	@touch $@
+
+.tools/prometheus/ready:
+	@rm -rf .tools/prometheus .tools/kubectl-1.20 && mkdir -p .tools/prometheus .tools/kubectl-1.20
+	apt-get update -qq
+	cd .tools/prometheus && apt-get download -qq prometheus && dpkg -x prometheus_*.deb .
+	cd .tools/kubectl-1.20 && apt-get download -qq kubernetes-client && dpkg -x kubernetes-client_*.deb .
+	@touch $@
+
 # DEMO_SECONDS=N ends it by itself; PORT, ADMIN_PORT, WORKER_PORT, PAGE_PORT move it; DEMO='--flip 60' adds flags.
 demo: setup page
 	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
@@ -78,12 +98,17 @@ setup-valgrind:
 		echo "installing valgrind"; apt-get update -qq && apt-get install -y -qq valgrind >/dev/null; }
 
 # The page comes before cargo, so that everything is compiled once and with it.
-test: setup page setup-clients setup-valgrind setup-browser
+test: setup page setup-clients setup-valgrind setup-browser setup-deploy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
 	$(CARGO) test --locked -p kvlane-indexer --features shuttle --test interleavings
-	$(MAKE) --no-print-directory test-page
+	$(MAKE) --no-print-directory test-page test-deploy
+
+# Boards and rules against a real Prometheus beside the demo; charts, manifests and images against schemas. No cluster, no Docker.
+test-deploy: setup-deploy
+	@[ -x target/debug/kvlane-load ] || $(CARGO) build --locked --workspace --bins
+	$(DEPLOY_VENV)/bin/python -m pytest -q -p no:cacheprovider deploy/tests
 
 # The page in a real browser; screenshots lie in loadtest/web/artefacts afterwards.
 test-page: page setup-browser
