@@ -45,8 +45,8 @@ pub fn probe(address: &str) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n")
-        .with_context(|| address.to_owned())?;
+    let question = format!("GET {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n");
+    stream.write_all(question.as_bytes()).with_context(|| address.to_owned())?;
     let mut answer = Vec::new();
     let read = stream.take(MOST_BYTES).read_to_end(&mut answer);
     let answer = String::from_utf8_lossy(&answer);
@@ -72,9 +72,13 @@ mod tests {
         let answers = std::thread::spawn(move || {
             for status in ["200 OK", "503 Service Unavailable"] {
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut asked = [0; 512];
-                let read = stream.read(&mut asked).unwrap();
-                assert!(asked[..read].starts_with(b"GET /live HTTP/1.1\r\n"));
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\n") {
+                    let mut part = [0; 512];
+                    let read = stream.read(&mut part).unwrap();
+                    asked.extend_from_slice(&part[..read]);
+                }
+                assert!(asked.starts_with(b"GET /live HTTP/1.1\r\n"));
                 write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").unwrap();
             }
         });
