@@ -280,6 +280,10 @@ settings! {
         idle_timeout_ms: u64 = "60000";
         /// Other workers tried when one fails before its first byte
         retries: usize = "2", flag "retries", value "TIMES";
+        /// Times another worker goes on with a streamed answer that broke off; 0 for never
+        continuations: usize = "0", flag "migration-limit", value "TIMES", env "DYN_MIGRATION_LIMIT";
+        /// Longer answers than this, in KiB of text, are not gone on with
+        continued_kib: usize = "256";
         /// Retries there may be, as a percentage of requests
         retry_budget_percent: u32 = "20";
         /// Retries a second that are always allowed
@@ -392,6 +396,12 @@ impl Config {
             if value == 0 {
                 return refuse(room, name, "1 or more");
             }
+        }
+        if self.proxy.continuations > 100 {
+            return refuse("proxy", "continuations", "0 to 100");
+        }
+        if self.proxy.continued_kib > 1 << 20 {
+            return refuse("proxy", "continued_kib", "at most 1048576");
         }
         for (room, name, mib) in [
             ("server", "body_limit_mib", self.server.body_limit_mib),

@@ -44,6 +44,9 @@ pub enum RouterError {
     /// An answer broke off.
     #[error("the worker's answer broke off: {0}")]
     BrokenOff(Failure),
+    /// The same, where others were to go on with it.
+    #[error("the worker's answer broke off: {failure}; it was not continued by another worker because {why}")]
+    NotContinued { failure: Failure, why: &'static str },
     #[error("something went wrong in the router")]
     Internal,
 }
@@ -88,7 +91,10 @@ impl RouterError {
 
     pub fn fault(&self) -> Fault {
         match self {
-            Self::NoAnswer { .. } | Self::BrokenOff(_) | Self::NoWorker { .. } => Fault::Worker,
+            Self::NoAnswer { .. }
+            | Self::BrokenOff(_)
+            | Self::NotContinued { .. }
+            | Self::NoWorker { .. } => Fault::Worker,
             Self::Full { .. } | Self::Busy { .. } | Self::Draining | Self::Internal => Fault::Router,
             _ => Fault::Client,
         }
@@ -114,7 +120,7 @@ impl RouterError {
             Self::NoAnswer { last: Failure::Timeout, .. } => StatusCode::GATEWAY_TIMEOUT,
             // Every worker that was asked is full: the client may try again, and should wait.
             Self::NoAnswer { last: Failure::Status(429 | 503), .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::NoAnswer { .. } | Self::BrokenOff(_) => StatusCode::BAD_GATEWAY,
+            Self::NoAnswer { .. } | Self::BrokenOff(_) | Self::NotContinued { .. } => StatusCode::BAD_GATEWAY,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -144,7 +150,7 @@ impl RouterError {
             Self::Full { .. } | Self::Busy { .. } => Some("overloaded"),
             Self::Draining => Some("shutting_down"),
             Self::NoAnswer { .. } => Some("worker_failed"),
-            Self::BrokenOff(_) => Some("answer_broke_off"),
+            Self::BrokenOff(_) | Self::NotContinued { .. } => Some("answer_broke_off"),
             Self::Internal => Some("internal_error"),
         }
     }
@@ -177,7 +183,9 @@ impl RouterError {
             | Self::Full { .. }
             | Self::Draining
             | Self::NoAnswer { last: Failure::Status(429 | 503), .. } => "overload",
-            Self::NoAnswer { last: Failure::Timeout, .. } | Self::BrokenOff(Failure::Timeout) => "timeout",
+            Self::NoAnswer { last: Failure::Timeout, .. }
+            | Self::BrokenOff(Failure::Timeout)
+            | Self::NotContinued { failure: Failure::Timeout, .. } => "timeout",
             _ if self.fault() == Fault::Client => "validation",
             _ => "internal",
         }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod completions;
+mod continuation;
 mod exposition;
 mod listener;
 

@@ -69,6 +69,17 @@ pub struct ModelMetrics {
     input_tokens: Histogram,
     output_sequence: Histogram,
     cached_tokens: Histogram,
+    migrations: [IntCounter; 2],
+    not_continued: IntCounter,
+}
+
+/// What another worker took over, by Dynamo's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// A request nobody had answered yet.
+    NewRequest,
+    /// An answer that had begun.
+    OngoingRequest,
 }
 
 /// One worker's metrics. Whoever still has them when it is gone counts into the void.
@@ -131,6 +142,8 @@ pub struct Metrics {
     tokenize: Histogram,
     hit_rate: Histogram,
     retries: IntCounterVec,
+    migrations: IntCounterVec,
+    not_continued: IntCounterVec,
     failures: IntCounterVec,
     placements: IntCounterVec,
     predicted_tokens: IntCounterVec,
@@ -301,6 +314,16 @@ impl Metrics {
                 "Share of a prompt's blocks that the chosen worker was known to hold.",
                 SHARE,
             )?,
+            migrations: make.counters(
+                "dynamo_frontend_model_migration_total",
+                "Requests and answers under way that another worker took over.",
+                &["model", "migration_type"],
+            )?,
+            not_continued: make.counters(
+                "kvlane_not_continued_total",
+                "Answers that broke off and were to be continued, but could not be.",
+                &["model"],
+            )?,
             retries: make.counters(
                 "kvlane_retries_total",
                 "Requests sent to another worker, by what the one before did.",
@@ -378,6 +401,9 @@ impl Metrics {
             input_tokens: self.input_tokens.with_label_values(&[name]),
             output_sequence: self.output_sequence.with_label_values(&[name]),
             cached_tokens: self.cached_tokens.with_label_values(&[name]),
+            migrations: ["new_request", "ongoing_request"]
+                .map(|kind| self.migrations.with_label_values(&[name, kind])),
+            not_continued: self.not_continued.with_label_values(&[name]),
         });
         self.models.write().entry(name.to_owned()).or_insert(made).clone()
     }
@@ -389,6 +415,14 @@ impl Metrics {
 
     pub fn retried(&self, reason: &str) {
         self.retries.with_label_values(&[reason]).inc();
+    }
+
+    pub fn migrated(&self, model: &ModelMetrics, what: Migration) {
+        model.migrations[what as usize].inc();
+    }
+
+    pub fn not_continued(&self, model: &ModelMetrics) {
+        model.not_continued.inc();
     }
 
     /// One worker's metrics, resolved once for as long as it is there; given back by [`Metrics::forget_worker`].

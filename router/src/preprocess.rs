@@ -121,6 +121,15 @@ impl Preprocessor {
         self.pool.waiting()
     }
 
+    /// Work on a body of `size` bytes, off the async threads when that is long.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        size: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, RouterError> {
+        if self.pool.is_long(size) { self.pool.run(size, work).await } else { Ok(work()) }
+    }
+
     /// Reads a request off the async threads when it is long.
     pub async fn read(
         &self,
@@ -128,17 +137,14 @@ impl Preprocessor {
         bytes: Bytes,
     ) -> Result<Arc<ClientRequest>, RouterError> {
         let size = bytes.len();
-        let read = move || ClientRequest::read(endpoint, bytes);
-        let request = if self.pool.is_long(size) { self.pool.run(size, read).await?? } else { read()? };
-        Ok(Arc::new(request))
+        Ok(Arc::new(self.run(size, move || ClientRequest::read(endpoint, bytes)).await??))
     }
 
     /// What of a request that is passed through has to be known, and its body.
     pub async fn named(&self, bytes: Bytes) -> Result<(Named, Bytes), RouterError> {
         let (size, body) = (bytes.len(), bytes.clone());
         let read = move || serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes));
-        let named = if self.pool.is_long(size) { self.pool.run(size, read).await?? } else { read()? };
-        Ok((named, body))
+        Ok((self.run(size, read).await??, body))
     }
 
     /// The request's prompt. `engine` is a worker that can be asked when there is no tokenizer here; `now` the wall

@@ -2,11 +2,14 @@
 //! answer relayed.
 
 pub mod breaker;
+mod continuation;
 mod cut;
 mod http1;
 mod ledger;
+mod record;
 mod relay;
 mod settlement;
+mod splice;
 mod sse;
 mod upstream;
 mod usage;
@@ -28,6 +31,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::retry::budget::{Budget, TpsBudget};
 
+pub use self::continuation::{Resume, Resumed, Resuming, Resumption, Told};
 pub use self::cut::Cut;
 pub use self::ledger::{Ledger, PlacedBy};
 pub use self::relay::{Body, BrokenOff, Relay, Watch};
@@ -38,9 +42,10 @@ use crate::config::Proxy as ProxySettings;
 use crate::discovery::{Keeper, Served, Sight, Worker};
 use crate::error::{Failure, RouterError};
 use crate::index_feed::Feeds;
-use crate::metrics::{Metrics, Outcome};
+use crate::metrics::{Metrics, Migration, Outcome};
 use crate::openai::ClientRequest;
-use crate::scheduling::{Barred, Demand, Placement, Scheduler};
+use crate::scheduling::{Barred, Decision, Demand, Placement, Reservation, Scheduler};
+use crate::telemetry::RequestId;
 
 /// Everything that sends requests on shares one of these.
 #[derive(Debug)]
@@ -51,6 +56,8 @@ pub struct Proxy {
     first_byte: Duration,
     answer: Duration,
     idle: Duration,
+    /// Text of an answer that is kept so that another worker can go on with it.
+    continued_bytes: usize,
     metrics: Arc<Metrics>,
     scheduler: Arc<Scheduler>,
     index: Arc<Index>,
@@ -110,6 +117,64 @@ pub struct Journey {
     pub audited: bool,
     /// For placing it again.
     pub sight: Sight,
+    /// Goes on with a streamed answer that breaks off; none where that is not wanted.
+    pub resume: Option<Box<dyn Resume>>,
+}
+
+/// What has to be answered, and what is known of who could.
+#[derive(Debug)]
+pub struct Errand<'a> {
+    pub payload: &'a Payload,
+    pub headers: &'a HeaderMap,
+    pub served: Arc<Served>,
+    pub demand: &'a Demand,
+    pub overlap: Overlap,
+    pub placement: Placement,
+    pub expects: Expects,
+    pub sight: &'a Sight,
+    /// For the log.
+    pub id: &'a RequestId,
+}
+
+/// How an answer was come by, for the book about it.
+#[derive(Debug, Default)]
+pub struct Course {
+    pub(super) attempts: usize,
+    worker: Option<(String, WorkerId)>,
+    held_blocks: usize,
+    /// Whether the worker's events will say what it holds, and when that was looked at.
+    confirmed: bool,
+    epoch: u64,
+    /// When it was placed again, and how.
+    again: Option<(Decision, Instant)>,
+}
+
+impl Course {
+    fn write(self, ledger: &mut Ledger, audited: bool) {
+        ledger.attempts += self.attempts;
+        ledger.worker = self.worker.or(ledger.worker.take());
+        ledger.placed.held_blocks = self.held_blocks;
+        ledger.placed.audited = audited && self.confirmed;
+        ledger.placed.epoch = self.epoch;
+        if let Some((decision, at)) = self.again {
+            ledger.placed.decided(&decision, at);
+        }
+    }
+}
+
+/// An answer that has begun, and who gives it.
+#[derive(Debug)]
+pub struct Obtained {
+    answer: Answer,
+    reservation: Reservation,
+    worker: Arc<Worker>,
+    course: Course,
+}
+
+impl Obtained {
+    pub(crate) fn engine(&self) -> Engine {
+        self.worker.about().engine
+    }
 }
 
 /// What is expected of a worker's cache before its events speak.
@@ -144,6 +209,7 @@ impl Proxy {
             first_byte: Duration::from_millis(settings.first_byte_timeout_ms),
             answer: Duration::from_millis(settings.answer_timeout_ms),
             idle: Duration::from_millis(settings.idle_timeout_ms),
+            continued_bytes: settings.continued_kib << 10,
             metrics,
             scheduler,
             index,
@@ -155,42 +221,82 @@ impl Proxy {
 
     /// Has the request answered. Errors are for the client; its worker's answer, be it an error, is a response.
     pub async fn forward(&self, journey: Journey) -> Result<Response<Body>, RouterError> {
-        let Journey { payload, headers, mut served, demand, mut overlap, placement, mut ledger, .. } =
-            journey;
+        let Journey { payload, headers, served, demand, overlap, placement, mut ledger, .. } = journey;
         self.budget.deposit();
+        let blocks = demand.blocks.len();
+        let errand = Errand {
+            payload: &payload,
+            headers: &headers,
+            served,
+            demand: &demand,
+            overlap,
+            placement,
+            expects: journey.expects,
+            sight: &journey.sight,
+            id: &ledger.id,
+        };
+        match self.obtain(errand, &mut Vec::new()).await {
+            Ok(Obtained { answer, reservation, worker, course }) => {
+                course.write(&mut ledger, journey.audited);
+                ledger.status = Some(answer.head.status.as_u16());
+                let held = (ledger.placed.held_blocks, blocks);
+                let settlement = Settlement::new(ledger, reservation, worker.clone(), self.metrics.clone());
+                let mut response = self.relay(answer, &payload, settlement, &worker, journey.resume).await;
+                if journey.names_worker {
+                    name_worker(response.headers_mut(), &worker, held);
+                }
+                Ok(response)
+            }
+            Err((error, course)) => {
+                course.write(&mut ledger, false);
+                ledger.refused(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// An answer's first bytes: from the worker it was placed on, or from others where that one has none. Whoever was asked
+    /// is among `tried` afterwards.
+    pub(crate) async fn obtain(
+        &self,
+        errand: Errand<'_>,
+        tried: &mut Vec<u64>,
+    ) -> Result<Obtained, (RouterError, Course)> {
+        let Errand {
+            payload,
+            headers,
+            mut served,
+            demand,
+            mut overlap,
+            placement,
+            expects,
+            sight,
+            id: request,
+        } = errand;
         let mut reservation = placement.reservation;
-        let mut tried: Vec<u64> = Vec::new();
+        let mut course = Course::default();
         // Who answered with a 5xx. If several do, the request is to blame and not they.
         let mut internal_errors: Vec<Arc<Worker>> = Vec::new();
         let failure = loop {
             let id = reservation.worker();
             tried.push(id.instance);
             let Some(worker) = served.worker(id).cloned() else { break Failure::Connect };
-            let confirmed = self.note_placement(&worker, id, &demand, &overlap, &journey.expects);
-            ledger.attempts += 1;
-            ledger.worker = Some((worker.name.clone(), id));
-            ledger.placed.held_blocks = overlap.of(id).device as usize;
-            ledger.placed.audited = journey.audited && confirmed;
-            ledger.placed.epoch = worker.belief.epoch();
+            course.confirmed = self.note_placement(&worker, id, demand, &overlap, &expects);
+            course.attempts += 1;
+            course.worker = Some((worker.name.clone(), id));
+            course.held_blocks = overlap.of(id).device as usize;
+            course.epoch = worker.belief.epoch();
             // The place of a half-open breaker is taken here, and given back by whatever happens next.
             worker.breaker.sending();
             let trial = Trial(&worker);
-            let attempted = self.attempt(&payload, &headers, &worker, id);
+            let attempted = self.attempt(payload, headers, &worker, id);
             let attempted = self.cut.token().run_until_cancelled(attempted).await;
             let failure = match attempted {
                 Some(Ok(answer)) => {
                     worker.breaker.answering();
                     drop(trial);
                     internal_errors.iter().for_each(|worker| worker.breaker.failed());
-                    ledger.status = Some(answer.head.status.as_u16());
-                    let held = (ledger.placed.held_blocks, demand.blocks.len());
-                    let metrics = self.metrics.clone();
-                    let settlement = Settlement::new(ledger, reservation, worker.clone(), metrics);
-                    let mut response = self.relay(answer, &payload, settlement, &worker).await;
-                    if journey.names_worker {
-                        name_worker(response.headers_mut(), &worker, held);
-                    }
-                    return Ok(response);
+                    return Ok(Obtained { answer, reservation, worker, course });
                 }
                 Some(Err(failure)) => failure,
                 None => break Failure::ShuttingDown,
@@ -204,13 +310,13 @@ impl Proxy {
             }
             self.metrics.worker_failed(&worker.metrics, failure.name());
             tracing::warn!(
-                request_id = %ledger.id,
+                request_id = %request,
                 worker = worker.name,
                 reason = failure.name(),
-                attempts = ledger.attempts,
+                attempts = course.attempts,
                 "attempt failed"
             );
-            if ledger.attempts > self.retries || !self.budget.withdraw() {
+            if course.attempts > self.retries || !self.budget.withdraw() {
                 break failure;
             }
             // Decided anew: who was there and what they had at the beginning may be long over.
@@ -218,11 +324,12 @@ impl Proxy {
                 served = now.clone();
             }
             overlap = self.index.overlap(&demand.blocks, self.clock.tick());
-            let Some(next) = self.place_elsewhere(&demand, &overlap, &served, &journey.sight, &tried) else {
+            let Some(next) = self.place_elsewhere(demand, &overlap, &served, sight, tried) else {
                 break failure;
             };
             self.metrics.retried(failure.name());
-            ledger.placed.decided(&next.decision, Instant::now());
+            self.metrics.migrated(&served.metrics, Migration::NewRequest);
+            course.again = Some((next.decision, Instant::now()));
             reservation = next.reservation;
         };
         if let [alone] = &internal_errors[..] {
@@ -230,14 +337,13 @@ impl Proxy {
         }
         let error = match failure {
             Failure::ShuttingDown => RouterError::Draining,
-            last => RouterError::NoAnswer { model: served.name.clone(), tried: ledger.attempts, last },
+            last => RouterError::NoAnswer { model: served.name.clone(), tried: course.attempts, last },
         };
-        ledger.refused(&error);
-        Err(error)
+        Err((error, course))
     }
 
     /// The best of those that were not asked yet. A request that failed once does not wait again.
-    fn place_elsewhere(
+    pub(crate) fn place_elsewhere(
         &self,
         demand: &Demand,
         overlap: &Overlap,
@@ -319,6 +425,7 @@ impl Proxy {
         payload: &Payload,
         mut settlement: Settlement,
         worker: &Worker,
+        resume: Option<Box<dyn Resume>>,
     ) -> Response<Body> {
         let Answer { head, first, upstream } = answer;
         let mut headers = passed_on(&head.headers);
@@ -338,11 +445,14 @@ impl Proxy {
             settlement.end(Outcome::Success);
             return respond(head.status, headers, Body::default());
         }
-        let kind = head.headers.get(CONTENT_TYPE);
-        let streamed = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let streamed = is_stream(&head.headers);
         let watch = match payload {
             Payload::Generate(request) if streamed => {
-                Watch::Stream(SseWatch::new(request.adds_usage(worker.about().engine)))
+                let mut watch = SseWatch::new(request.adds_usage(worker.about().engine));
+                if resume.is_some() {
+                    watch.keep(self.continued_bytes);
+                }
+                Watch::Stream(watch)
             }
             Payload::Generate(_) => Watch::Json(BytesMut::new()),
             Payload::Raw { .. } => Watch::Unseen,
@@ -352,12 +462,16 @@ impl Proxy {
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
             headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
         }
-        let relay = Relay::new(upstream, Some(first), watch, settlement, self.idle, self.cut.clone());
+        let mut relay = Relay::new(upstream, Some(first), watch, settlement, self.idle, self.cut.clone());
+        if let Some(resume) = resume.filter(|_| streamed) {
+            relay.resumed_by(resume);
+        }
         respond(head.status, headers, Body::Relay(Box::new(relay)))
     }
 }
 
 /// A worker's answer that has begun.
+#[derive(Debug)]
 struct Answer {
     head: hyper::http::response::Parts,
     first: Bytes,
@@ -371,6 +485,11 @@ impl Drop for Trial<'_> {
     fn drop(&mut self) {
         self.0.breaker.abandoned();
     }
+}
+
+/// Whether it comes event by event.
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
 /// Says who answers, and how many of the prompt's blocks it was known to hold.

@@ -106,6 +106,18 @@ impl Lexicon {
         answer
     }
 
+    /// Whether an answer can begin with this token.
+    pub fn opens(&self, token: TokenId) -> bool {
+        self.openings.iter().any(|piece| piece.token == token)
+    }
+
+    /// Whether it is one of the words.
+    pub fn has(&self, token: TokenId) -> bool {
+        self.opens(token)
+            || self.stop.token == token
+            || self.words.iter().any(|(_, pieces)| pieces.iter().any(|piece| piece.token == token))
+    }
+
     /// The token that ends an answer, which has no text.
     pub fn end(&self) -> Option<TokenId> {
         self.end

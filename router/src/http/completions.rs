@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use super::continuation::Continuation;
 use super::read_body;
 use crate::app::Router;
 use crate::discovery::{Served, WorkerState};
@@ -74,11 +75,20 @@ pub(super) async fn answer(
         ledger.refused(&error);
         Refused { error, metered: true }
     })?;
+    let session = demand.session;
     let mut headers = outgoing(&parts.headers);
     headers.insert(REQUEST_ID, id.header());
     if let Some(traceparent) = ledger.span.as_ref().and_then(Span::traceparent) {
         headers.insert(TRACEPARENT, traceparent);
     }
+    let expects = Expects {
+        confirmed: router.config.index.predicted_ttl_s > 0,
+        unconfirmed_life: router.config.index.approximate_ttl_s,
+    };
+    let resume = match &payload {
+        Payload::Generate(request) => Continuation::of(router, request, &headers, session, expects, &ledger),
+        Payload::Raw { .. } => None,
+    };
     let journey = Journey {
         payload,
         headers,
@@ -87,13 +97,11 @@ pub(super) async fn answer(
         overlap,
         placement,
         ledger,
-        expects: Expects {
-            confirmed: router.config.index.predicted_ttl_s > 0,
-            unconfirmed_life: router.config.index.approximate_ttl_s,
-        },
+        expects,
         names_worker: router.config.routing.decision_headers,
         audited: router.config.index.audit && exact,
         sight: router.sight.clone(),
+        resume,
     };
     router.proxy.forward(journey).await.map_err(|error| Refused { error, metered: true })
 }

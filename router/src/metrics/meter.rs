@@ -206,6 +206,10 @@ impl Meter {
         self.arrived.elapsed()
     }
 
+    pub fn model_metrics(&self) -> &ModelMetrics {
+        &self.model
+    }
+
     pub fn model(&self) -> &str {
         &self.model.name
     }

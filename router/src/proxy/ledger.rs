@@ -57,13 +57,25 @@ pub struct Ledger {
     /// Who answered, or was asked last.
     pub worker: Option<(String, WorkerId)>,
     pub attempts: usize,
+    /// How often another worker went on with the answer.
+    pub continued: usize,
     /// Whether a line is written.
     access: bool,
 }
 
 impl Ledger {
     pub fn open(meter: Meter, id: RequestId, span: Option<Span>, access: bool) -> Self {
-        Self { meter, placed: PlacedBy::default(), id, span, status: None, worker: None, attempts: 0, access }
+        Self {
+            meter,
+            placed: PlacedBy::default(),
+            id,
+            span,
+            status: None,
+            worker: None,
+            attempts: 0,
+            continued: 0,
+            access,
+        }
     }
 
     /// It is answered with an error of our own.
@@ -106,6 +118,7 @@ impl Drop for Ledger {
             cost = self.placed.cost,
             runner_up = self.placed.runner_up,
             attempts = self.attempts,
+            continued = (self.continued > 0).then_some(self.continued),
             ttft_ms = ms(self.meter.ttft()),
             duration_ms = ms(Some(self.meter.elapsed())),
             "request"

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use serde_json::{Map, Value};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use super::continuation::{Resume, Resumed, Resuming, Resumption};
 use super::cut::Cut;
 use super::settlement::Settlement;
 use super::sse::SseWatch;
@@ -77,6 +79,8 @@ pub enum Watch {
     Unseen,
 }
 
+/// How streams end.
+const END: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 /// Larger answers than this are not looked into.
 const MAX_JSON: usize = 4 << 20;
 
@@ -87,7 +91,8 @@ struct Answer {
 
 #[derive(Debug)]
 pub struct Relay {
-    upstream: AnswerBody,
+    /// None while somebody is looked for who goes on with it.
+    upstream: Option<AnswerBody>,
     /// The part that was waited for before the client got any.
     first: Option<Bytes>,
     watch: Watch,
@@ -101,6 +106,20 @@ pub struct Relay {
     /// Who is woken by those two.
     waiting: Option<Waker>,
     over: bool,
+    resume: Option<Box<dyn Resume>>,
+    /// The search for somebody, and why it is needed.
+    resuming: Option<(Awaited, Failure)>,
+    /// Why nobody goes on.
+    not_resumed: Option<&'static str>,
+}
+
+/// A search for somebody who goes on.
+struct Awaited(Resuming);
+
+impl std::fmt::Debug for Awaited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Awaited")
+    }
 }
 
 impl Relay {
@@ -113,7 +132,7 @@ impl Relay {
         cut: Cut,
     ) -> Self {
         Self {
-            upstream,
+            upstream: Some(upstream),
             first,
             watch,
             settlement,
@@ -124,7 +143,15 @@ impl Relay {
             cut,
             waiting: None,
             over: false,
+            resume: None,
+            resuming: None,
+            not_resumed: None,
         }
+    }
+
+    /// An answer that breaks off is gone on with by whomever this finds.
+    pub(super) fn resumed_by(&mut self, resume: Box<dyn Resume>) {
+        self.resume = Some(resume);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
@@ -132,9 +159,26 @@ impl Relay {
             if self.over {
                 return Poll::Ready(None);
             }
-            let frame = match self.first.take() {
-                Some(first) => Some(Ok(first)),
-                None => match Pin::new(&mut self.upstream).poll_frame(cx) {
+            if let Some((Awaited(resuming), failure)) = &mut self.resuming {
+                let (resumed, failure) = (ready!(resuming.as_mut().poll(cx)), *failure);
+                self.resuming = None;
+                match resumed {
+                    Ok(Resumption::By(resumed)) => self.take_over(*resumed),
+                    Ok(Resumption::Finished(events)) => return Poll::Ready(Some(Ok(self.finished(events)))),
+                    Err(error) => {
+                        tracing::debug!(worker = self.settlement.worker(), %error, "nobody goes on with the answer");
+                        self.settlement.not_continued();
+                        self.not_resumed = Some("no other worker could go on with it");
+                        return Poll::Ready(self.end_early(failure));
+                    }
+                }
+            }
+            let gave_up = self.gave_up();
+            let frame = match (self.first.take(), &mut self.upstream) {
+                (Some(first), _) => Some(Ok(first)),
+                (None, _) if gave_up => Some(Err(Failure::Status(500))),
+                (None, None) => None,
+                (None, Some(upstream)) => match Pin::new(upstream).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                         Ok(data) => Some(Ok(data)),
                         // Trailers say nothing here.
@@ -152,7 +196,8 @@ impl Relay {
                 Some(Ok(data)) => {
                     let passed = self.pass(data);
                     // A body whose length was told is not asked for more once it is all there.
-                    if self.upstream.is_end_stream() && !matches!(self.watch, Watch::Stream(_)) {
+                    let over = self.upstream.as_ref().is_none_or(HttpBody::is_end_stream);
+                    if over && !matches!(self.watch, Watch::Stream(_)) {
                         self.ended();
                     }
                     // All of it may be held back, or left out.
@@ -160,7 +205,9 @@ impl Relay {
                         return Poll::Ready(Some(Ok(passed)));
                     }
                 }
+                Some(Err(failure)) if self.goes_on(failure) => {}
                 Some(Err(failure)) => return Poll::Ready(self.broken(failure)),
+                None if self.is_incomplete() && self.goes_on(Failure::Incomplete) => {}
                 None => return Poll::Ready(self.ended()),
             }
         }
@@ -226,7 +273,12 @@ impl Relay {
                 if !watch.complete() {
                     return self.broken(Failure::Incomplete);
                 }
-                let rest = watch.rest();
+                let lacks_end = watch.lacks_only_its_end();
+                let mut rest = watch.rest();
+                // Half of an event that says nothing any more.
+                if lacks_end && !rest.is_empty() {
+                    rest = END;
+                }
                 settle(&mut self.settlement, watch);
                 self.over = true;
                 (!rest.is_empty()).then_some(Ok(rest))
@@ -246,24 +298,103 @@ impl Relay {
         }
     }
 
-    /// It will not come any more. A stream ends with an error the client can read; anything else can only be cut.
+    /// It will not come any more.
     fn broken(&mut self, failure: Failure) -> Option<Result<Bytes, BrokenOff>> {
-        self.over = true;
-        let error = RouterError::BrokenOff(failure);
-        match &mut self.watch {
+        if let Watch::Stream(watch) = &mut self.watch {
             // The answer was whole already; how its connection ended is nobody's business.
-            Watch::Stream(watch) if watch.seen.done => None,
+            if watch.seen.done {
+                self.over = true;
+                return None;
+            }
+            if watch.lacks_only_its_end() {
+                settle(&mut self.settlement, watch);
+                self.over = true;
+                return Some(Ok(END));
+            }
+        }
+        self.settlement.worker_failed(failure);
+        self.end_early(failure)
+    }
+
+    /// A stream ends with an error the client can read; anything else can only be cut.
+    fn end_early(&mut self, failure: Failure) -> Option<Result<Bytes, BrokenOff>> {
+        self.over = true;
+        let error = match self.not_resumed {
+            Some(why) => RouterError::NotContinued { failure, why },
+            None => RouterError::BrokenOff(failure),
+        };
+        self.settlement.broken(error.class());
+        match &mut self.watch {
             Watch::Stream(watch) => {
                 self.settlement.malformed(watch.seen.malformed);
                 self.settlement.usage(watch.seen.usage.take());
-                self.settlement.broken(failure, error.class());
-                Some(Ok(error_event(&error, watch.in_mid_line())))
+                // Where the engine has said itself what went wrong, its words are better.
+                let said = watch.gave_up().cloned();
+                Some(Ok(said.unwrap_or_else(|| error_event(&error, watch.in_mid_line()))))
             }
-            _ => {
-                self.settlement.broken(failure, error.class());
-                Some(Err(BrokenOff(failure)))
+            _ => Some(Err(BrokenOff(failure))),
+        }
+    }
+
+    /// Whether the engine has said that it cannot go on.
+    fn gave_up(&self) -> bool {
+        matches!(&self.watch, Watch::Stream(watch) if watch.gave_up().is_some())
+    }
+
+    fn is_incomplete(&self) -> bool {
+        matches!(&self.watch, Watch::Stream(watch) if !watch.complete())
+    }
+
+    /// Looks for somebody who goes on with the answer. False when there is nobody to be looked for.
+    fn goes_on(&mut self, failure: Failure) -> bool {
+        let (Watch::Stream(watch), Some(resume)) = (&mut self.watch, &mut self.resume) else { return false };
+        if failure == Failure::ShuttingDown || watch.seen.done || watch.lacks_only_its_end() {
+            return false;
+        }
+        let failed = self.settlement.worker_instance();
+        match watch.told().and_then(|told| resume.resume(told, failed)) {
+            Ok(resuming) => {
+                self.settlement.worker_failed(failure);
+                // Its engine need not go on.
+                self.upstream = None;
+                self.resuming = Some((Awaited(resuming), failure));
+                true
+            }
+            Err(why) => {
+                self.settlement.not_continued();
+                self.not_resumed = Some(why);
+                false
             }
         }
+    }
+
+    /// Nothing was missing but its last events.
+    fn finished(&mut self, events: Vec<Value>) -> Bytes {
+        self.over = true;
+        self.settlement.end(Outcome::Success);
+        let identity = match &self.watch {
+            Watch::Stream(watch) => watch.identity().cloned().unwrap_or_default(),
+            _ => Map::new(),
+        };
+        let mut text = String::new();
+        for event in events {
+            let mut whole = identity.clone();
+            whole.extend(event.as_object().cloned().unwrap_or_default());
+            text.push_str(&format!("data: {}\n\n", Value::from(whole)));
+        }
+        text.push_str("data: [DONE]\n\n");
+        text.into()
+    }
+
+    fn take_over(&mut self, resumed: Resumed) {
+        let Resumed { answer, reservation, worker, course, before, repeats, drops_usage } = resumed;
+        if let Watch::Stream(watch) = &mut self.watch {
+            watch.goes_on(before, repeats, drops_usage);
+        }
+        self.upstream = Some(answer.upstream);
+        self.first = Some(answer.first);
+        self.last_frame = Instant::now();
+        self.settlement.continued(reservation, worker, course);
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Course;
 use super::ledger::Ledger;
 use super::usage::Usage;
 use crate::discovery::Worker;
 use crate::error::Failure;
-use crate::metrics::{Metrics, Outcome};
+use crate::metrics::{Metrics, Migration, Outcome};
 use crate::scheduling::{Answered, Reservation};
 
 /// Everything that has to be settled. Dropped by whoever holds the answer last: the client's connection.
@@ -30,12 +31,17 @@ impl Settlement {
         Self { ledger, reservation, worker, metrics, ended: false }
     }
 
+    pub(super) fn worker_instance(&self) -> u64 {
+        self.worker.instance
+    }
+
     pub(super) fn worker(&self) -> &str {
         &self.worker.name
     }
 
     pub(super) fn tokens(&mut self, count: u64, now: Instant) {
-        if self.ledger.meter.tokens(count, now) {
+        // Whoever goes on with an answer has a first token of his own.
+        if self.ledger.meter.tokens(count, now) | self.reservation.awaits_first_token() {
             self.reservation.first_token(self.reservation.time(now));
         }
         self.reservation.grew(count as usize);
@@ -83,14 +89,32 @@ impl Settlement {
         }
     }
 
-    /// It broke off. Unless the router itself broke it off, that is the worker's fault.
-    pub(super) fn broken(&mut self, failure: Failure, class: &'static str) {
+    /// The answer broke off. Unless the router itself broke it off, that is the worker's fault.
+    pub(super) fn worker_failed(&mut self, failure: Failure) {
         if failure != Failure::ShuttingDown {
             self.worker.breaker.failed();
             self.metrics.worker_failed(&self.worker.metrics, failure.name());
         }
         let (id, worker) = (&self.ledger.id, &self.worker.name);
         tracing::warn!(request_id = %id, worker, reason = failure.name(), "answer broke off");
+    }
+
+    /// Another worker goes on with it: the load is there from now on.
+    pub(super) fn continued(&mut self, reservation: Reservation, worker: Arc<Worker>, course: Course) {
+        self.metrics.migrated(self.ledger.meter.model_metrics(), Migration::OngoingRequest);
+        course.write(&mut self.ledger, false);
+        self.ledger.continued += 1;
+        tracing::info!(request_id = %self.ledger.id, worker = worker.name, "answer is continued");
+        (self.reservation, self.worker) = (reservation, worker);
+    }
+
+    /// Nobody does.
+    pub(super) fn not_continued(&self) {
+        self.metrics.not_continued(self.ledger.meter.model_metrics());
+    }
+
+    /// It ended before it was whole.
+    pub(super) fn broken(&mut self, class: &'static str) {
         self.ledger.meter.outcome = Outcome::Error(class);
         self.ended = true;
     }

@@ -6,7 +6,11 @@
 use bytes::{Bytes, BytesMut};
 use memchr::{memchr_iter, memchr2, memmem};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
+use super::continuation::Told;
+use super::record::Record;
+use super::splice::Splice;
 use super::usage::{Filled, Usage};
 
 /// More than this of one event is not held back: the stream is passed on without being watched.
@@ -19,7 +23,19 @@ pub struct SseWatch {
     drops_usage: bool,
     /// Not watched any more.
     blind: bool,
+    /// Where another may have to go on: what was said, and the event in which the engine gave up.
+    record: Option<Box<Record>>,
+    gave_up: Option<Bytes>,
+    /// Where another does.
+    splice: Option<Box<Splice>>,
     pub seen: Seen,
+}
+
+/// What becomes of an event.
+enum Passed {
+    AsItIs,
+    As(Bytes),
+    Not,
 }
 
 /// An event that was read, but for its text: one that differs in nothing else says the same and need not be read.
@@ -47,8 +63,8 @@ impl Familiar {
         self.after.extend_from_slice(&event[from + length..]);
     }
 
-    /// Tokens of an event like that.
-    fn tokens(&self, event: &[u8]) -> Option<u64> {
+    /// The text of an event like that.
+    fn text<'e>(&self, event: &'e [u8]) -> Option<&'e [u8]> {
         if self.before.is_empty() {
             return None;
         }
@@ -57,7 +73,7 @@ impl Familiar {
             // The quote that ends it is the first of what comes after.
             text_length(&event[self.before.len()..]) == Some(text.len())
         };
-        is_one_text.then_some(u64::from(!text.is_empty()))
+        is_one_text.then_some(text)
     }
 }
 
@@ -168,11 +184,18 @@ impl SseWatch {
             self.held.split().freeze()
         };
         let (mut from, mut kept_from, mut kept) = (0, 0, None::<BytesMut>);
-        while let Some(end) = event_end(&bytes[from..]) {
+        while self.gave_up.is_none()
+            && let Some(end) = event_end(&bytes[from..])
+        {
             let event = from..from + end;
-            if !self.see(&bytes[event.clone()]) {
-                kept.get_or_insert_default().extend_from_slice(&bytes[kept_from..event.start]);
+            let passed = self.look(&bytes, event.clone());
+            if !matches!(passed, Passed::AsItIs) {
+                let kept = kept.get_or_insert_default();
+                kept.extend_from_slice(&bytes[kept_from..event.start]);
                 kept_from = event.end;
+                if let Passed::As(changed) = passed {
+                    kept.extend_from_slice(&changed);
+                }
             }
             from = event.end;
         }
@@ -196,6 +219,50 @@ impl SseWatch {
         passed
     }
 
+    /// From now on what is said is kept, up to so many bytes.
+    pub(super) fn keep(&mut self, most: usize) {
+        self.record = Some(Box::new(Record::new(most)));
+    }
+
+    /// What was said so far, or why nobody can go on with it.
+    pub(super) fn told(&self) -> Result<Told, &'static str> {
+        match &self.record {
+            Some(_) if self.blind => Err("it had an event that was too long"),
+            Some(record) => record.told(),
+            None => Err("it was not kept"),
+        }
+    }
+
+    /// What all of its events repeat.
+    pub(super) fn identity(&self) -> Option<&Map<String, Value>> {
+        self.record.as_ref().map(|record| &record.identity)
+    }
+
+    /// The event in which the engine said that it cannot go on. What comes behind it is not looked at.
+    pub(super) fn gave_up(&self) -> Option<&Bytes> {
+        self.gave_up.as_ref()
+    }
+
+    /// Somebody else goes on from here. Of an event that was cut in two nothing has been passed on.
+    pub(super) fn goes_on(&mut self, before: u64, repeats: String, drops_usage: bool) {
+        self.held.clear();
+        self.familiar = Familiar::default();
+        self.gave_up = None;
+        self.drops_usage = drops_usage;
+        (self.seen.usage, self.seen.error, self.seen.done) = (None, false, false);
+        let (identity, opened) = match &self.record {
+            Some(record) => (record.identity.clone(), record.opened),
+            None => Default::default(),
+        };
+        self.splice = Some(Box::new(Splice { identity, before, opened, repeats }));
+    }
+
+    /// Whether the answer is all there, and only what ends every stream is missing.
+    pub(super) fn lacks_only_its_end(&self) -> bool {
+        let Seen { done, begun, ended, error, .. } = self.seen;
+        !self.blind && !done && !error && begun != 0 && begun == ended && self.drops_usage
+    }
+
     /// What is held back when the stream is over: the half of an event, if anything.
     pub fn rest(&mut self) -> Bytes {
         self.held.split().freeze()
@@ -212,10 +279,25 @@ impl SseWatch {
         self.blind
     }
 
+    /// Looks at one event, changed first where it goes on with another's answer.
+    fn look(&mut self, bytes: &Bytes, event: std::ops::Range<usize>) -> Passed {
+        let Some(splice) = &mut self.splice else {
+            return if self.see(&bytes[event]) { Passed::AsItIs } else { Passed::Not };
+        };
+        match splice.rewritten(&bytes.slice(event)) {
+            Some(changed) if self.see(&changed) => Passed::As(changed),
+            _ => Passed::Not,
+        }
+    }
+
     /// Looks at one event; says whether it is to be passed on.
     fn see(&mut self, event: &[u8]) -> bool {
-        if let Some(tokens) = self.familiar.tokens(event) {
+        if let Some(text) = self.familiar.text(event) {
+            let tokens = u64::from(!text.is_empty());
             self.seen.tokens += tokens;
+            if let Some(record) = &mut self.record {
+                record.text(text, tokens);
+            }
             return true;
         }
         let mut lines =
@@ -233,10 +315,20 @@ impl SseWatch {
         }
         let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
             self.seen.malformed += 1;
+            if let Some(record) = &mut self.record {
+                record.event(data, 0);
+            }
             return true;
         };
+        let tokens = chunk.choices.iter().map(Choice::tokens).sum::<u64>();
+        if let Some(record) = &mut self.record
+            && record.event(data, tokens)
+        {
+            self.gave_up = Some(Bytes::copy_from_slice(event));
+            return false;
+        }
         self.seen.error |= chunk.error.0;
-        self.seen.tokens += chunk.choices.iter().map(Choice::tokens).sum::<u64>();
+        self.seen.tokens += tokens;
         for choice in &chunk.choices {
             let bit = 1 << choice.index.min(63);
             self.seen.begun |= bit;

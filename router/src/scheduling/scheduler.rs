@@ -348,6 +348,11 @@ impl Reservation {
         self.scheduler.time(instant)
     }
 
+    /// Whether it has not come yet.
+    pub fn awaits_first_token(&self) -> bool {
+        self.prefill.is_some()
+    }
+
     /// The first token came: nothing is left to compute before it.
     pub fn first_token(&mut self, now: Duration) {
         let Some(ticket) = self.prefill.take() else { return };

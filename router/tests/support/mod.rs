@@ -6,6 +6,8 @@
 #[path = "../../../engine-adapters/tests/support/mod.rs"]
 mod workers;
 
+pub(crate) mod scripted;
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +17,7 @@ use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
 use kvlane_engine_adapters::process::since_1970;
+use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::{Worker, WorkerOptions};
 use kvlane_engine_adapters::vllm::wire::Encoder;
 use kvlane_router::app::App;
@@ -27,6 +30,12 @@ pub(crate) use workers::{Answered, ask, get, post, publishing, send, start, unti
 /// Blocks of 32, no time at all, KV events, faults to be switched.
 pub(crate) fn engine() -> WorkerOptions {
     WorkerOptions { fault_switches: true, ..publishing(Encoder::default()) }
+}
+
+/// An engine at its real speed, times `speed`.
+pub(crate) fn paced(speed: f64) -> WorkerOptions {
+    let calibration = Calibration { block_tokens: 32, ..Calibration::preset("h200-llama70b-fp8").unwrap() };
+    WorkerOptions { calibration, speed, ..engine() }
 }
 
 pub(crate) struct Bed {

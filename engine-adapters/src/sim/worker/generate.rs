@@ -56,6 +56,8 @@ const MAX_CHOICES: i64 = 16_384;
 const COMPLETION_DEFAULT_TOKENS: usize = 16;
 /// Tokens that all choices of one request may have together: each is kept until it is sent.
 const MAX_PLANNED_TOKENS: usize = 1 << 20;
+/// Tokens of an answer that can be gone on with.
+const MOST_SAID: usize = 1 << 14;
 /// Longest arguments a simulated tool call has, in bytes.
 const MAX_ARGUMENTS: usize = 4096;
 
@@ -192,12 +194,8 @@ impl Author {
         choice: u64,
         options: &WorkerOptions,
     ) -> Result<Plan, Refusal> {
-        let mut hash = Xxh3::new();
-        prompt.iter().for_each(|token| hash.update(&token.to_le_bytes()));
-        [request.seed.unwrap_or(0).to_le_bytes(), choice.to_le_bytes()]
-            .iter()
-            .for_each(|part| hash.update(part));
-        let seed = hash.digest();
+        // What was said of an answer already is gone on with: asked twice, a model says the same.
+        let (seed, said) = self.said(prompt, request.seed, choice);
         if kind == Kind::Chat
             && let Some(plan) = self.tool_answer(request, prompt, limit, seed)?
         {
@@ -205,7 +203,8 @@ impl Author {
         }
         let natural = StdRng::seed_from_u64(seed)
             .random_range(options.answer_tokens.clone())
-            .max(request.min_tokens.unwrap_or(0));
+            .max(request.min_tokens.unwrap_or(0).saturating_add(said));
+        let limit = limit + said;
         let ends = !request.ignore_eos.unwrap_or(false) && natural < limit;
         let mut answer = self.lexicon.answer(seed, if ends { natural } else { limit });
         if let Some(token) = self.lexicon.end().filter(|_| ends) {
@@ -214,7 +213,26 @@ impl Author {
         let finish = if ends { "stop" } else { "length" };
         let mut plan = Plan { prompt: prompt.clone(), choice, answer, finish, stop: None, tool: None };
         plan.stop_at(request.stops());
+        plan.answer.drain(..said.min(plan.answer.len()));
         Ok(plan)
+    }
+
+    /// What decides an answer, and how many of its tokens the prompt ends with.
+    fn said(&self, prompt: &[TokenId], seed: Option<i64>, choice: u64) -> (u64, usize) {
+        let seed = |prompt: &[TokenId]| {
+            let mut hash = Xxh3::new();
+            prompt.iter().for_each(|token| hash.update(&token.to_le_bytes()));
+            [seed.unwrap_or(0).to_le_bytes(), choice.to_le_bytes()].iter().for_each(|part| hash.update(part));
+            hash.digest()
+        };
+        let words = prompt.iter().rev().take(MOST_SAID).take_while(|token| self.lexicon.has(**token)).count();
+        let is_beginning = |said: &usize| {
+            let (before, said) = prompt.split_at(prompt.len() - said);
+            let answer = || self.lexicon.answer(seed(before), said.len());
+            self.lexicon.opens(said[0]) && answer().iter().map(|piece| &piece.token).eq(said)
+        };
+        let said = (1..=words).rev().filter(|said| *said < prompt.len()).find(is_beginning).unwrap_or(0);
+        (seed(&prompt[..prompt.len() - said]), said)
     }
 
     /// An answer that calls a function, when the request insists on one.
