@@ -47,6 +47,18 @@ fn templates_find_what_they_know_from_python() {
     check("{% if messages[0]['role'].startswith('us') and 'x' not in messages[0] %}y{% endif %}", "y");
 }
 
+/// Templates come from model directories, and one that never ends must not keep a thread.
+#[test]
+fn a_template_that_does_not_end_is_ended() {
+    let endless =
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a * b %}{% endfor %}{% endfor %}";
+    check(endless, "error: the chat template takes more than 20000000 steps, expected an end");
+    check(
+        "{% macro again(n) %}{{ again(n + 1) }}{% endmacro %}{{ again(0) | length }}",
+        "error: invalid operation at line 1: recursion limit exceeded",
+    );
+}
+
 #[test]
 fn content_in_parts_becomes_one_text_unless_the_template_walks_it() {
     let parts =
