@@ -29,6 +29,8 @@ use tokio::time::Instant;
 use tower::retry::budget::{Budget, TpsBudget};
 
 pub use self::cut::Cut;
+#[cfg(fuzzing)]
+pub use self::http1::{Http1Error, ReadAnswer, read_pieces};
 pub use self::ledger::{Ledger, PlacedBy};
 pub use self::relay::{Body, BrokenOff, Relay, Watch};
 pub use self::settlement::Settlement;
@@ -460,6 +462,11 @@ fn nested_error(body: &[u8]) -> Option<Bytes> {
     let nested =
         json!({"error": {"message": message, "type": kind, "param": field("param"), "code": field("code")}});
     Some(nested.to_string().into())
+}
+
+#[cfg(fuzzing)]
+pub fn nested(body: &[u8]) -> Option<Bytes> {
+    nested_error(body)
 }
 
 /// An error as a whole answer.

@@ -129,6 +129,12 @@ impl ChatTemplate {
         Ok(Self { environment, special_tokens: Value::from(special_tokens), has_tool_template, wants_parts })
     }
 
+    /// A text as the template of a model directory.
+    #[cfg(fuzzing)]
+    pub fn of_text(text: &str) -> Result<Self, TemplateError> {
+        Self::new(&text.into(), [("bos_token".to_owned(), "<s>".to_owned())].into())
+    }
+
     pub fn render(&self, prompt: &ChatPrompt<'_>) -> Result<String, TemplateError> {
         if prompt.continue_final_message && prompt.add_generation_prompt {
             return Err(TemplateError::ContinuesAndOpens);
