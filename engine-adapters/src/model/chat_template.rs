@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Map;
 
 use super::messages;
-use super::python_json::JsonStyle;
+use super::python_json::{JsonStyle, MOST_INDENT};
 
 /// A conversation to be rendered.
 #[derive(Clone, Debug, Serialize)]
@@ -279,6 +279,10 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
         ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
     };
     options.assert_all_used()?;
+    if let Some(indent) = style.indent.filter(|indent| *indent > MOST_INDENT) {
+        let message = format!("tojson's indent is {indent}, expected at most {MOST_INDENT}");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     style
         .write(value)
         .map(Value::from_safe_string)

@@ -39,6 +39,10 @@ fn templates_find_what_they_know_from_python() {
         "[\n  \"<x>\",\n  {},\n  [],\n  {\n    \"a\": [\n      1\n    ]\n  }\n]",
     );
     check(
+        "{{ [1] | tojson(indent=70000) }}",
+        "error: invalid operation at line 1: tojson's indent is 70000, expected at most 64",
+    );
+    check(
         "{{ {'b': 1, 'a': [0.00001, 1.5, 1e16]} | tojson(separators=[',', ':'], sort_keys=true) }}",
         r#"{"a":[1e-05,1.5,1e+16],"b":1}"#,
     );
