@@ -17,7 +17,7 @@ help:
 	@echo "make overhead    what the router costs by itself: processor time a request and a chunk, added latency, memory"
 	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
-	@echo "make fuzz        random bytes at every decoder (needs cargo-fuzz)"
+	@echo "make fuzz        random bytes at every parser for FUZZ_SECONDS each (needs cargo-fuzz; TARGETS=NAME chooses)"
 	@echo "make lint        formatting, clippy, licences"
 
 # Rust comes by rustup (see rust-toolchain.toml for the version); everything else comes with cargo.
@@ -149,11 +149,9 @@ lint: setup $(DENY)
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	$(DENY) check licenses bans sources
 
-# Needs cargo-fuzz and a C++ compiler; a million inputs for each decoder of what comes from outside.
+# Needs cargo-fuzz and a C++ compiler. FUZZ_SECONDS each (600), FUZZ_JOBS at a time (1); TARGETS='sse_relay prompt' chooses.
 fuzz:
-	cd engine-adapters && python3 fuzz/seeds.py
-	cd engine-adapters && for target in vllm_batch dynamo_message trtllm_events; do \
-		$(CARGO) fuzz run --sanitizer none $$target -- -runs=1000000 || exit 1; done
+	CARGO='$(CARGO)' python3 benches/fuzz/run.py $(TARGETS)
 
 fmt: $(WEB)/node_modules/.package-lock.json
 	$(CARGO) fmt --all

@@ -205,6 +205,17 @@ impl EngineFacts {
     }
 }
 
+#[cfg(fuzzing)]
+impl EngineFacts {
+    /// The same bytes as every answer there is.
+    pub fn read_any(&mut self, body: &[u8], url: &str) {
+        self.read_models(body);
+        self.read_metrics(&String::from_utf8_lossy(body));
+        self.read_event_sources(body, host_of(url));
+        self.read_sglang_info(body, host_of(url));
+    }
+}
+
 /// Ranks that are believed of an engine.
 const MAX_RANKS: u64 = 1024;
 

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+#[cfg(fuzzing)]
+pub use self::events::read_pieces;
 use self::events::{Event, Events};
 use crate::corpus::own_text;
 use crate::http::{Connections, connections};

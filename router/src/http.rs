@@ -145,6 +145,16 @@ fn decoded(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// What operators may send, read without a router.
+#[cfg(fuzzing)]
+pub mod fuzzed {
+    pub use super::admin::{read_drain, read_most, read_switch};
+
+    pub fn decoded(text: &str) -> String {
+        super::decoded(text)
+    }
+}
+
 fn text(status: StatusCode, text: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::Whole(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;

@@ -33,6 +33,8 @@ use tower::retry::budget::{Budget, TpsBudget};
 
 pub use self::continuation::{Resume, Resumed, Resuming, Resumption, Told};
 pub use self::cut::Cut;
+#[cfg(fuzzing)]
+pub use self::http1::{Http1Error, ReadAnswer, read_pieces};
 pub use self::ledger::{Ledger, PlacedBy};
 pub use self::relay::{Body, BrokenOff, Relay, Watch};
 pub use self::settlement::Settlement;
@@ -579,6 +581,11 @@ fn nested_error(body: &[u8]) -> Option<Bytes> {
     let nested =
         json!({"error": {"message": message, "type": kind, "param": field("param"), "code": field("code")}});
     Some(nested.to_string().into())
+}
+
+#[cfg(fuzzing)]
+pub fn nested(body: &[u8]) -> Option<Bytes> {
+    nested_error(body)
 }
 
 /// An error as a whole answer.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Map;
 
 use super::messages;
-use super::python_json::JsonStyle;
+use super::python_json::{JsonStyle, MOST_INDENT};
 
 /// A conversation to be rendered.
 #[derive(Clone, Debug, Serialize)]
@@ -56,6 +56,8 @@ pub enum TemplateError {
     /// The template itself refused, by `raise_exception`.
     #[error("{0}")]
     Refused(String),
+    #[error("the chat template takes more than {MOST_STEPS} steps, expected an end")]
+    Endless,
     #[error("messages[{message}].content[{part}] has type `{kind}`, expected `text`")]
     NotText { message: usize, part: usize, kind: String },
     #[error("continue_final_message: the last message has no text, or the template does not render it")]
@@ -78,6 +80,10 @@ pub struct ChatTemplate {
     wants_parts: bool,
 }
 
+/// Steps a template may take for one prompt, about a second's worth: a thousand times what real ones take for a
+/// conversation of a hundred messages. Loops within loops would otherwise keep a thread for hours.
+const MOST_STEPS: u64 = 20_000_000;
+
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 /// Marks a refusal by the template among Jinja's own errors.
@@ -91,6 +97,7 @@ impl ChatTemplate {
     ) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_fuel(Some(MOST_STEPS));
         environment.set_syntax(syntax.map_err(|error| jinja_error(&error))?);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
@@ -120,6 +127,12 @@ impl ChatTemplate {
             _ => return Err(TemplateError::Shape { found: "neither" }),
         }
         Ok(Self { environment, special_tokens: Value::from(special_tokens), has_tool_template, wants_parts })
+    }
+
+    /// A text as the template of a model directory.
+    #[cfg(fuzzing)]
+    pub fn of_text(text: &str) -> Result<Self, TemplateError> {
+        Self::new(&text.into(), [("bos_token".to_owned(), "<s>".to_owned())].into())
     }
 
     pub fn render(&self, prompt: &ChatPrompt<'_>) -> Result<String, TemplateError> {
@@ -228,6 +241,9 @@ fn without_generation_marks(template: &str) -> String {
 }
 
 fn jinja_error(error: &Error) -> TemplateError {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TemplateError::Endless;
+    }
     let detail = error.detail().unwrap_or_default();
     if let Some(refusal) = detail.strip_prefix(REFUSAL) {
         return TemplateError::Refused(refusal.to_owned());
@@ -263,6 +279,10 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
         ensure_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
     };
     options.assert_all_used()?;
+    if let Some(indent) = style.indent.filter(|indent| *indent > MOST_INDENT) {
+        let message = format!("tojson's indent is {indent}, expected at most {MOST_INDENT}");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     style
         .write(value)
         .map(Value::from_safe_string)

@@ -6,6 +6,10 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{CharEscape, Formatter, Serializer};
 
+/// Nobody indents by more.
+pub(super) const MOST_INDENT: usize = 64;
+const SPACES: [u8; MOST_INDENT] = [b' '; MOST_INDENT];
+
 /// The keyword arguments of `json.dumps` that templates use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JsonStyle {
@@ -79,7 +83,10 @@ impl Python<'_> {
     fn line<W: ?Sized + io::Write>(&mut self, to: &mut W) -> io::Result<()> {
         match self.style.indent {
             None => Ok(()),
-            Some(indent) => write!(to, "\n{:1$}", "", indent * self.depth),
+            Some(indent) => {
+                to.write_all(b"\n")?;
+                (0..self.depth).try_for_each(|_| to.write_all(&SPACES[..indent.min(MOST_INDENT)]))
+            }
         }
     }
 }

@@ -39,12 +39,28 @@ fn templates_find_what_they_know_from_python() {
         "[\n  \"<x>\",\n  {},\n  [],\n  {\n    \"a\": [\n      1\n    ]\n  }\n]",
     );
     check(
+        "{{ [1] | tojson(indent=70000) }}",
+        "error: invalid operation at line 1: tojson's indent is 70000, expected at most 64",
+    );
+    check(
         "{{ {'b': 1, 'a': [0.00001, 1.5, 1e16]} | tojson(separators=[',', ':'], sort_keys=true) }}",
         r#"{"a":[1e-05,1.5,1e+16],"b":1}"#,
     );
     check("{{ 'é🎉' | tojson(ensure_ascii=true) }}", r#""\u00e9\ud83c\udf89""#);
     check("{{ tools is none }} {{ documents is none }}", "True True");
     check("{% if messages[0]['role'].startswith('us') and 'x' not in messages[0] %}y{% endif %}", "y");
+}
+
+/// Templates come from model directories, and one that never ends must not keep a thread.
+#[test]
+fn a_template_that_does_not_end_is_ended() {
+    let endless =
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a * b %}{% endfor %}{% endfor %}";
+    check(endless, "error: the chat template takes more than 20000000 steps, expected an end");
+    check(
+        "{% macro again(n) %}{{ again(n + 1) }}{% endmacro %}{{ again(0) | length }}",
+        "error: invalid operation at line 1: recursion limit exceeded",
+    );
 }
 
 #[test]

@@ -600,6 +600,24 @@ impl NatsFeed {
     }
 }
 
+/// Messages without a server.
+#[cfg(fuzzing)]
+impl NatsFeed {
+    pub fn hear_event(&mut self, message: &[u8]) {
+        self.hear(Bytes::copy_from_slice(message));
+    }
+
+    pub fn hear_announcement(&mut self, message: &[u8]) {
+        self.announced(message);
+    }
+
+    /// Answers the last question that was asked, or lets it go unanswered.
+    pub fn answer_snapshot(&mut self, publisher: u64, next: u64, payload: Option<&[u8]>) {
+        let answer = payload.and_then(|payload| Some((next, decode_events(payload).ok()?)));
+        self.restore(Snapshot { publisher, attempt: self.asked, answer });
+    }
+}
+
 /// Asks for a snapshot and gathers its parts; none when nobody is there to answer, or it came wrong.
 async fn snapshot(client: &Client, subject: String) -> Option<(u64, Vec<RouterEvent>)> {
     let inbox = client.new_inbox();

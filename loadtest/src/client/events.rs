@@ -103,6 +103,19 @@ impl Events {
     }
 }
 
+/// What pieces of a stream say, one line an event, up to what is not understood.
+#[cfg(fuzzing)]
+pub fn read_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Option<String>) {
+    let (mut events, mut read) = (Events::default(), Vec::new());
+    for piece in pieces.map(Some).chain([None]) {
+        match piece.map_or_else(|| events.end(), |piece| events.read(piece)) {
+            Ok(some) => read.extend(some.iter().map(|event| format!("{event:?}"))),
+            Err(error) => return (read, Some(error)),
+        }
+    }
+    (read, None)
+}
+
 fn event(data: &[u8]) -> Result<Event, String> {
     if data == b"[DONE]" {
         return Ok(Event::Done);

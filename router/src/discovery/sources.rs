@@ -25,11 +25,18 @@ struct WorkersFile {
 pub fn read_file(path: &Path) -> Result<Vec<WorkerSpec>, String> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
-    let file: WorkersFile = toml::from_str(&text).map_err(|error| format!("{shown}: {error}"))?;
+    parse_file(&text).map_err(|error| format!("{shown}: {error}"))
+}
+
+fn parse_file(text: &str) -> Result<Vec<WorkerSpec>, String> {
+    let file: WorkersFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let parsed = file.workers.iter().map(|text| WorkerSpec::parse(text));
-    parsed
-        .collect::<Result<_, _>>()
-        .map_err(|expected| format!("{shown}: a worker is wrong, expected {expected}"))
+    parsed.collect::<Result<_, _>>().map_err(|expected| format!("a worker is wrong, expected {expected}"))
+}
+
+#[cfg(fuzzing)]
+pub fn parse_workers(text: &str) -> Result<Vec<WorkerSpec>, String> {
+    parse_file(text)
 }
 
 /// Follows the file. One that cannot be read changes nothing.

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::completions::{Asker, prompt, read_either, session_key};
 use super::{decoded, exposition, json_answer, read_body, text};
 use crate::app::Router;
-use crate::config::{KvPolicy, Mode};
+use crate::config::{KvPolicy, Mode, Routing};
 use crate::discovery::Worker;
 use crate::error::RouterError;
 use crate::memory::Explained;
@@ -158,18 +158,18 @@ const SHOWN_NODES: usize = 64;
 const MOST_SHOWN_NODES: usize = 1000;
 const MOST_NODES: usize = 200_000;
 
+fn shown_nodes(query: Option<&str>) -> Result<usize, RouterError> {
+    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(SHOWN_NODES) };
+    let most = query.strip_prefix("most=").and_then(|most| most.parse().ok());
+    most.filter(|most| (1..=MOST_SHOWN_NODES).contains(most)).ok_or_else(|| {
+        let message = format!("query is {query:?}, expected most=1 to most={MOST_SHOWN_NODES}");
+        RouterError::bad_request("most".to_owned(), message)
+    })
+}
+
 /// The tree's largest branches and who holds them.
 fn tree(router: &Router, query: Option<&str>) -> Result<Value, RouterError> {
-    let most = match query {
-        None | Some("") => SHOWN_NODES,
-        Some(query) => {
-            let most = query.strip_prefix("most=").and_then(|most| most.parse().ok());
-            most.filter(|most| (1..=MOST_SHOWN_NODES).contains(most)).ok_or_else(|| {
-                let message = format!("query is {query:?}, expected most=1 to most={MOST_SHOWN_NODES}");
-                RouterError::bad_request("most".to_owned(), message)
-            })?
-        }
-    };
+    let most = shown_nodes(query)?;
     let at = since_1970().as_secs_f64();
     let Some(outline) = router.index.outline(most, MOST_NODES) else {
         let note =
@@ -234,42 +234,56 @@ struct Switch {
     reset: bool,
 }
 
+impl Switch {
+    fn read(bytes: &[u8]) -> Result<Self, RouterError> {
+        serde_json::from_slice(bytes).map_err(|_| json_error::<Self>(bytes))
+    }
+
+    fn change(&self, routing: &mut Routing) -> Result<(), RouterError> {
+        if let Some(mode) = &self.mode {
+            let wrong = |expected: String| {
+                RouterError::bad_request(
+                    "mode".to_owned(),
+                    format!("`mode` is {mode:?}, expected {expected}"),
+                )
+            };
+            routing.mode = mode.parse::<Mode>().map_err(wrong)?;
+        }
+        if let Some(policy) = &self.policy {
+            let wrong = |expected: String| {
+                RouterError::bad_request(
+                    "policy".to_owned(),
+                    format!("`policy` is {policy:?}, expected {expected}"),
+                )
+            };
+            routing.policy = policy.parse::<KvPolicy>().map_err(wrong)?;
+            (routing.overlap_weight, routing.request_weight) = (1.0, None);
+            (routing.waiting_weight, routing.home_weight, routing.slot_guard) = (None, None, None);
+        }
+        for (name, value) in [
+            ("overlap_weight", self.overlap_weight),
+            ("request_weight", self.request_weight),
+            ("temperature", self.temperature),
+        ] {
+            let Some(value) = value else { continue };
+            if !(0.0..=1e6).contains(&value) {
+                let message = format!("`{name}` is {value}, expected 0 to 1000000");
+                return Err(RouterError::bad_request(name.to_owned(), message));
+            }
+            match name {
+                "overlap_weight" => routing.overlap_weight = value,
+                "request_weight" => routing.request_weight = Some(value),
+                _ => routing.temperature = value,
+            }
+        }
+        Ok(())
+    }
+}
+
 async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError> {
-    let asked: Switch = serde_json::from_slice(bytes).map_err(|_| json_error::<Switch>(bytes))?;
+    let asked = Switch::read(bytes)?;
     let mut routing = router.routing();
-    if let Some(mode) = &asked.mode {
-        let wrong = |expected: String| {
-            RouterError::bad_request("mode".to_owned(), format!("`mode` is {mode:?}, expected {expected}"))
-        };
-        routing.mode = mode.parse::<Mode>().map_err(wrong)?;
-    }
-    if let Some(policy) = &asked.policy {
-        let wrong = |expected: String| {
-            RouterError::bad_request(
-                "policy".to_owned(),
-                format!("`policy` is {policy:?}, expected {expected}"),
-            )
-        };
-        routing.policy = policy.parse::<KvPolicy>().map_err(wrong)?;
-        (routing.overlap_weight, routing.request_weight) = (1.0, None);
-        (routing.waiting_weight, routing.home_weight, routing.slot_guard) = (None, None, None);
-    }
-    for (name, value) in [
-        ("overlap_weight", asked.overlap_weight),
-        ("request_weight", asked.request_weight),
-        ("temperature", asked.temperature),
-    ] {
-        let Some(value) = value else { continue };
-        if !(0.0..=1e6).contains(&value) {
-            let message = format!("`{name}` is {value}, expected 0 to 1000000");
-            return Err(RouterError::bad_request(name.to_owned(), message));
-        }
-        match name {
-            "overlap_weight" => routing.overlap_weight = value,
-            "request_weight" => routing.request_weight = Some(value),
-            _ => routing.temperature = value,
-        }
-    }
+    asked.change(&mut routing)?;
     router.set_routing(routing);
     let mut answer = mode(router);
     if asked.reset {
@@ -278,7 +292,6 @@ async fn switch(router: &Arc<Router>, bytes: &[u8]) -> Result<Value, RouterError
     tracing::info!(mode = router.mode().name(), reset = asked.reset, "routing mode set");
     Ok(answer)
 }
-
 const RESET_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Empties every cache that can be emptied from outside. What is known of a worker goes only when its cache did, or the
@@ -360,13 +373,34 @@ struct Drain {
     draining: bool,
 }
 
+impl Drain {
+    fn read(bytes: &[u8]) -> Result<Self, RouterError> {
+        let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
+        serde_json::from_slice(bytes).map_err(|_| json_error::<Self>(bytes))
+    }
+}
+
+#[cfg(fuzzing)]
+pub fn read_switch(bytes: &[u8], routing: &mut Routing) -> Result<(), RouterError> {
+    Switch::read(bytes)?.change(routing)
+}
+
+#[cfg(fuzzing)]
+pub fn read_drain(bytes: &[u8]) -> Result<bool, RouterError> {
+    Drain::read(bytes).map(|drain| drain.draining)
+}
+
+#[cfg(fuzzing)]
+pub fn read_most(query: &str) -> Result<usize, RouterError> {
+    shown_nodes(Some(query))
+}
+
 fn yes() -> bool {
     true
 }
 
 fn drain(router: &Router, name: &str, bytes: &[u8]) -> Result<Value, RouterError> {
-    let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
-    let asked: Drain = serde_json::from_slice(bytes).map_err(|_| json_error::<Drain>(bytes))?;
+    let asked = Drain::read(bytes)?;
     let fleet = router.keeper.fleet();
     let named = |worker: &&Arc<Worker>| worker.name == name || worker.instance.to_string() == name;
     let Some(worker) = fleet.workers.iter().find(named) else {

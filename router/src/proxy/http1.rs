@@ -280,30 +280,49 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     (digits > 0 && rest.first().is_none_or(|byte| *byte == b';')).then_some(size)
 }
 
+/// A whole answer, for tests and fuzzing.
+#[cfg(any(test, fuzzing))]
+#[derive(Debug)]
+pub struct ReadAnswer {
+    pub parts: Parts,
+    pub stays: bool,
+    pub body: Vec<u8>,
+    /// Whether that is all of it.
+    pub whole: bool,
+    /// What came behind it.
+    pub behind: Bytes,
+}
+
+/// Reads an answer that comes in pieces.
+#[cfg(any(test, fuzzing))]
+pub fn read_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<ReadAnswer, Http1Error> {
+    let mut buffer = BytesMut::new();
+    let (mut head, mut body) = (None::<Head>, Vec::new());
+    for piece in pieces {
+        buffer.extend_from_slice(piece);
+        if head.is_none() {
+            head = take_head(&mut buffer)?;
+        }
+        if let Some(head) = &mut head {
+            body.extend_from_slice(&head.framing.take(&mut buffer)?);
+        }
+    }
+    let mut head = head.ok_or(Http1Error::Unanswered)?;
+    // What was wrong behind something good is said now.
+    body.extend_from_slice(&head.framing.take(&mut buffer)?);
+    let whole = head.framing.ends_with_connection();
+    Ok(ReadAnswer { parts: head.parts, stays: head.stays, body, whole, behind: buffer.freeze() })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    /// An answer that comes in pieces of some size: its head, its body, and whether that is all of it.
-    fn read(text: &[u8], size: usize) -> Result<(Head, Vec<u8>, bool), Http1Error> {
-        let mut buffer = BytesMut::new();
-        let (mut head, mut body) = (None::<Head>, Vec::new());
-        for piece in text.chunks(size) {
-            buffer.extend_from_slice(piece);
-            if head.is_none() {
-                head = take_head(&mut buffer)?;
-            }
-            if let Some(head) = &mut head {
-                body.extend_from_slice(&head.framing.take(&mut buffer)?);
-            }
-        }
-        let mut head = head.ok_or(Http1Error::Unanswered)?;
-        // What was wrong behind something good is said now.
-        body.extend_from_slice(&head.framing.take(&mut buffer)?);
-        let whole = head.framing.ends_with_connection();
-        Ok((head, body, whole))
+    /// An answer that comes in pieces of some size.
+    fn read(text: &[u8], size: usize) -> Result<ReadAnswer, Http1Error> {
+        read_pieces(text.chunks(size))
     }
 
     #[test]
@@ -320,18 +339,17 @@ mod tests {
             (empty, 204, "", true),
         ] {
             for size in [1, 2, 3, 7, 1000] {
-                let (head, found, whole) = read(text.as_bytes(), size).unwrap();
-                let found = String::from_utf8(found).unwrap();
+                let answer = read(text.as_bytes(), size).unwrap();
+                let found = String::from_utf8(answer.body).unwrap();
                 let expected = (status, body, stays, true);
                 assert_eq!(
-                    (head.parts.status.as_u16(), found.as_str(), head.stays, whole),
+                    (answer.parts.status.as_u16(), found.as_str(), answer.stays, answer.whole),
                     expected,
                     "{text}"
                 );
             }
         }
-        let (head, ..) = read(chunked.as_bytes(), 5).unwrap();
-        assert_eq!(head.parts.headers["x-a"], "1");
+        assert_eq!(read(chunked.as_bytes(), 5).unwrap().parts.headers["x-a"], "1");
     }
 
     #[test]
@@ -368,7 +386,7 @@ mod tests {
             assert!(matches!(read(text.as_bytes(), 1 << 20), Err(Http1Error::Malformed(_))), "{text:.80}");
         }
         let half = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhel";
-        assert!(!read(half.as_bytes(), 9).unwrap().2);
+        assert!(!read(half.as_bytes(), 9).unwrap().whole);
     }
 
     #[test]
@@ -391,8 +409,8 @@ mod tests {
                 text.extend_from_slice(b"\r\n");
             }
             text.extend_from_slice(b"0\r\n\r\n");
-            let (_, body, whole) = read(&text, size).unwrap();
-            prop_assert_eq!((body, whole), (parts.concat(), true));
+            let answer = read(&text, size).unwrap();
+            prop_assert_eq!((answer.body, answer.whole), (parts.concat(), true));
             let _ = read(&parts.concat(), size);
             let _ = read(&[&b"HTTP/1.1 200 OK\r\n"[..], &parts.concat()].concat(), size);
             let _ = read(&[&b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"[..], &parts.concat()].concat(), size);
