@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::retry::budget::{Budget, TpsBudget};
 
+use self::breaker::Sent;
 pub use self::cut::Cut;
 pub use self::ledger::{Ledger, PlacedBy};
 pub use self::relay::{Body, BrokenOff, Relay, Watch};
@@ -161,7 +162,7 @@ impl Proxy {
         let mut reservation = placement.reservation;
         let mut tried: Vec<u64> = Vec::new();
         // Who answered with a 5xx. If several do, the request is to blame and not they.
-        let mut internal_errors: Vec<Arc<Worker>> = Vec::new();
+        let mut internal_errors: Vec<(Arc<Worker>, Sent)> = Vec::new();
         let failure = loop {
             let id = reservation.worker();
             tried.push(id.instance);
@@ -173,19 +174,19 @@ impl Proxy {
             ledger.placed.audited = journey.audited && confirmed;
             ledger.placed.epoch = worker.belief.epoch();
             // The place of a half-open breaker is taken here, and given back by whatever happens next.
-            worker.breaker.sending();
-            let trial = Trial(&worker);
+            let sent = worker.breaker.sending();
+            let trial = Trial(&worker, sent);
             let attempted = self.attempt(&payload, &headers, &worker, id);
             let attempted = self.cut.token().run_until_cancelled(attempted).await;
             let failure = match attempted {
                 Some(Ok(answer)) => {
-                    worker.breaker.answering();
+                    worker.breaker.answering(sent);
                     drop(trial);
-                    internal_errors.iter().for_each(|worker| worker.breaker.failed());
+                    internal_errors.iter().for_each(|(worker, sent)| worker.breaker.failed(*sent));
                     ledger.status = Some(answer.head.status.as_u16());
                     let held = (ledger.placed.held_blocks, demand.blocks.len());
                     let metrics = self.metrics.clone();
-                    let settlement = Settlement::new(ledger, reservation, worker.clone(), metrics);
+                    let settlement = Settlement::new(ledger, reservation, (worker.clone(), sent), metrics);
                     let mut response = self.relay(answer, &payload, settlement, &worker).await;
                     if journey.names_worker {
                         name_worker(response.headers_mut(), &worker, held);
@@ -199,8 +200,8 @@ impl Proxy {
             match failure {
                 // A worker that says it is full is well.
                 Failure::Status(429 | 503) => {}
-                Failure::Status(_) => internal_errors.push(worker.clone()),
-                _ => worker.breaker.failed(),
+                Failure::Status(_) => internal_errors.push((worker.clone(), sent)),
+                _ => worker.breaker.failed(sent),
             }
             self.metrics.worker_failed(&worker.metrics, failure.name());
             tracing::warn!(
@@ -225,8 +226,8 @@ impl Proxy {
             ledger.placed.decided(&next.decision, Instant::now());
             reservation = next.reservation;
         };
-        if let [alone] = &internal_errors[..] {
-            alone.breaker.failed();
+        if let [(alone, sent)] = &internal_errors[..] {
+            alone.breaker.failed(*sent);
         }
         let error = match failure {
             Failure::ShuttingDown => RouterError::Draining,
@@ -365,11 +366,11 @@ struct Answer {
 }
 
 /// Gives the place of a half-open breaker back, also when the client leaves in mid-attempt.
-struct Trial<'a>(&'a Arc<Worker>);
+struct Trial<'a>(&'a Arc<Worker>, Sent);
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        self.0.breaker.abandoned();
+        self.0.breaker.abandoned(self.1);
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::breaker::Sent;
 use super::ledger::Ledger;
 use super::usage::Usage;
 use crate::discovery::Worker;
@@ -18,6 +19,8 @@ pub struct Settlement {
     ledger: Ledger,
     reservation: Reservation,
     worker: Arc<Worker>,
+    /// What its breaker knows the request by.
+    sent: Sent,
     metrics: Arc<Metrics>,
     ended: bool,
 }
@@ -26,8 +29,13 @@ pub struct Settlement {
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 impl Settlement {
-    pub fn new(ledger: Ledger, reservation: Reservation, worker: Arc<Worker>, metrics: Arc<Metrics>) -> Self {
-        Self { ledger, reservation, worker, metrics, ended: false }
+    pub fn new(
+        ledger: Ledger,
+        reservation: Reservation,
+        (worker, sent): (Arc<Worker>, Sent),
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { ledger, reservation, worker, sent, metrics, ended: false }
     }
 
     pub(super) fn worker(&self) -> &str {
@@ -86,7 +94,7 @@ impl Settlement {
     /// It broke off. Unless the router itself broke it off, that is the worker's fault.
     pub(super) fn broken(&mut self, failure: Failure, class: &'static str) {
         if failure != Failure::ShuttingDown {
-            self.worker.breaker.failed();
+            self.worker.breaker.failed(self.sent);
             self.metrics.worker_failed(&self.worker.metrics, failure.name());
         }
         let (id, worker) = (&self.ledger.id, &self.worker.name);
