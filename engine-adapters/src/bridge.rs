@@ -10,6 +10,6 @@ mod publisher;
 mod sidecar;
 
 pub use self::mirror::Mirror;
-pub use self::outbox::{Outbox, OutboxTarget};
-pub use self::publisher::{BridgePublisher, SNAPSHOT_CHUNK, SNAPSHOT_NEXT};
+pub use self::outbox::{Message, Outbox, OutboxTarget};
+pub use self::publisher::{BridgePublisher, SNAPSHOT_CHUNK, SNAPSHOT_NEXT, message_bytes, snapshot_parts};
 pub use self::sidecar::{Sidecar, SidecarConfig, SidecarError};

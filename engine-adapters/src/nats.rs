@@ -1,7 +1,9 @@
 //! NATS: the connection, who is announced there, and the index fed from it.
 
 mod announcements;
+mod listener;
 mod subscriber;
+mod view;
 
 use std::fmt;
 
@@ -9,7 +11,9 @@ use async_nats::{Client, ConnectOptions, Event};
 use tokio::sync::watch;
 
 pub use self::announcements::{Announcement, Announcements};
-pub use self::subscriber::{NatsFeed, NatsFeedConfig, NatsReport, NatsView};
+pub use self::listener::{Ask, Gathered, Listener, Parts, Snapshot};
+pub use self::subscriber::{NatsFeed, NatsFeedConfig};
+pub use self::view::{NatsReport, NatsView};
 
 #[derive(Debug, thiserror::Error)]
 #[error("NATS: {what}: {error}")]

@@ -3,4 +3,5 @@
 pub mod decode;
 pub mod publisher;
 pub mod subscriber;
+pub mod track;
 pub mod wire;

@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::retry::budget::{Budget, TpsBudget};
 
+use self::breaker::Sent;
 pub use self::continuation::{Resume, Resumed, Resuming, Resumption, Told};
 pub use self::cut::Cut;
 #[cfg(fuzzing)]
@@ -170,6 +171,7 @@ pub struct Obtained {
     answer: Answer,
     reservation: Reservation,
     worker: Arc<Worker>,
+    sent: Sent,
     course: Course,
 }
 
@@ -238,11 +240,12 @@ impl Proxy {
             id: &ledger.id,
         };
         match self.obtain(errand, &mut Vec::new()).await {
-            Ok(Obtained { answer, reservation, worker, course }) => {
+            Ok(Obtained { answer, reservation, worker, sent, course }) => {
                 course.write(&mut ledger, journey.audited);
                 ledger.status = Some(answer.head.status.as_u16());
                 let held = (ledger.placed.held_blocks, blocks);
-                let settlement = Settlement::new(ledger, reservation, worker.clone(), self.metrics.clone());
+                let settlement =
+                    Settlement::new(ledger, reservation, (worker.clone(), sent), self.metrics.clone());
                 let mut response = self.relay(answer, &payload, settlement, &worker, journey.resume).await;
                 if journey.names_worker {
                     name_worker(response.headers_mut(), &worker, held);
@@ -278,7 +281,7 @@ impl Proxy {
         let mut reservation = placement.reservation;
         let mut course = Course::default();
         // Who answered with a 5xx. If several do, the request is to blame and not they.
-        let mut internal_errors: Vec<Arc<Worker>> = Vec::new();
+        let mut internal_errors: Vec<(Arc<Worker>, Sent)> = Vec::new();
         let failure = loop {
             let id = reservation.worker();
             tried.push(id.instance);
@@ -289,16 +292,16 @@ impl Proxy {
             course.held_blocks = overlap.of(id).device as usize;
             course.epoch = worker.belief.epoch();
             // The place of a half-open breaker is taken here, and given back by whatever happens next.
-            worker.breaker.sending();
-            let trial = Trial(&worker);
+            let sent = worker.breaker.sending();
+            let trial = Trial(&worker, sent);
             let attempted = self.attempt(payload, headers, &worker, id);
             let attempted = self.cut.token().run_until_cancelled(attempted).await;
             let failure = match attempted {
                 Some(Ok(answer)) => {
-                    worker.breaker.answering();
+                    worker.breaker.answering(sent);
                     drop(trial);
-                    internal_errors.iter().for_each(|worker| worker.breaker.failed());
-                    return Ok(Obtained { answer, reservation, worker, course });
+                    internal_errors.iter().for_each(|(worker, sent)| worker.breaker.failed(*sent));
+                    return Ok(Obtained { answer, reservation, worker, sent, course });
                 }
                 Some(Err(failure)) => failure,
                 None => break Failure::ShuttingDown,
@@ -307,8 +310,8 @@ impl Proxy {
             match failure {
                 // A worker that says it is full is well.
                 Failure::Status(429 | 503) => {}
-                Failure::Status(_) => internal_errors.push(worker.clone()),
-                _ => worker.breaker.failed(),
+                Failure::Status(_) => internal_errors.push((worker.clone(), sent)),
+                _ => worker.breaker.failed(sent),
             }
             self.metrics.worker_failed(&worker.metrics, failure.name());
             tracing::warn!(
@@ -334,8 +337,8 @@ impl Proxy {
             course.again = Some((next.decision, Instant::now()));
             reservation = next.reservation;
         };
-        if let [alone] = &internal_errors[..] {
-            alone.breaker.failed();
+        if let [(alone, sent)] = &internal_errors[..] {
+            alone.breaker.failed(*sent);
         }
         let error = match failure {
             Failure::ShuttingDown => RouterError::Draining,
@@ -481,11 +484,11 @@ struct Answer {
 }
 
 /// Gives the place of a half-open breaker back, also when the client leaves in mid-attempt.
-struct Trial<'a>(&'a Arc<Worker>);
+struct Trial<'a>(&'a Arc<Worker>, Sent);
 
 impl Drop for Trial<'_> {
     fn drop(&mut self) {
-        self.0.breaker.abandoned();
+        self.0.breaker.abandoned(self.1);
     }
 }
 

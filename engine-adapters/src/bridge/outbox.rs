@@ -64,7 +64,7 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// The next message, once there is something to say, of at most so many blocks.
+    /// The next message, once there is something to say.
     pub async fn next(&self, max_blocks: usize) -> Message {
         loop {
             if let Some(message) = self.take(max_blocks) {
@@ -74,7 +74,8 @@ impl Outbox {
         }
     }
 
-    fn take(&self, max_blocks: usize) -> Option<Message> {
+    /// The next message if there is something to say, of at most so many blocks.
+    pub fn take(&self, max_blocks: usize) -> Option<Message> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {
             return None;

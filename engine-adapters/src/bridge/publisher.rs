@@ -79,16 +79,9 @@ impl BridgePublisher {
     }
 
     async fn send(&self, publisher: u64, message: &OutMessage) {
-        let events = (message.first_event_id..).zip(&message.events).take(message.events.len());
-        let payload = encode_events(self.worker, events.collect::<Vec<_>>().into_iter());
-        let envelope = Envelope {
-            publisher,
-            sequence: message.sequence,
-            published_at_ms: (self.clock.seconds() * 1e3) as u64,
-            topic: TOPIC,
-            payload: &payload,
-        };
-        self.publish(self.subjects.events(), encode_envelope(&envelope)).await;
+        let published_at_ms = (self.clock.seconds() * 1e3) as u64;
+        self.publish(self.subjects.events(), message_bytes(self.worker, publisher, published_at_ms, message))
+            .await;
     }
 
     async fn subscribe(&self, subject: String) -> Result<Subscriber, NatsError> {
@@ -145,17 +138,13 @@ impl BridgePublisher {
     /// Sends everything the worker holds, in parts.
     async fn answer(&self, request: &Message, max_blocks: usize) {
         let Some(reply) = request.reply.clone() else { return };
-        let (next, events) = self.outbox.snapshot();
-        let parts: Vec<Vec<KvEvent>> = in_messages(events, max_blocks);
+        let (next, parts) = snapshot_parts(self.worker, &self.outbox, max_blocks);
         tracing::info!(parts = parts.len(), next, "snapshot asked for");
-        for (at, events) in parts.iter().enumerate() {
+        let of = parts.len();
+        for (at, payload) in parts.into_iter().enumerate() {
             let mut headers = HeaderMap::new();
             headers.insert(SNAPSHOT_NEXT, next.to_string());
-            headers.insert(SNAPSHOT_CHUNK, format!("{}/{}", at + 1, parts.len()));
-            let payload = encode_events(
-                self.worker,
-                events.iter().map(|event| (0, event)).collect::<Vec<_>>().into_iter(),
-            );
+            headers.insert(SNAPSHOT_CHUNK, format!("{}/{of}", at + 1));
             let sent = self.client.publish_with_headers(reply.clone(), headers, Bytes::from(payload)).await;
             if let Err(error) = sent {
                 tracing::warn!(%error, "snapshot not sent");
@@ -163,4 +152,28 @@ impl BridgePublisher {
             }
         }
     }
+}
+
+/// A message as it is published.
+pub fn message_bytes(
+    worker: WorkerId,
+    publisher: u64,
+    published_at_ms: u64,
+    message: &OutMessage,
+) -> Vec<u8> {
+    let events: Vec<(u64, &KvEvent)> = (message.first_event_id..).zip(&message.events).collect();
+    let payload = encode_events(worker, events.into_iter());
+    let (sequence, topic) = (message.sequence, TOPIC);
+    encode_envelope(&Envelope { publisher, sequence, published_at_ms, topic, payload: &payload })
+}
+
+/// Everything the worker holds, in parts of at most so many blocks, and the number of the first message that is not in
+/// them.
+pub fn snapshot_parts(worker: WorkerId, outbox: &Outbox, max_blocks: usize) -> (u64, Vec<Vec<u8>>) {
+    let (next, events) = outbox.snapshot();
+    let part = |events: &Vec<KvEvent>| {
+        let events: Vec<(u64, &KvEvent)> = events.iter().map(|event| (0, event)).collect();
+        encode_events(worker, events.into_iter())
+    };
+    (next, in_messages(events, max_blocks).iter().map(part).collect())
 }

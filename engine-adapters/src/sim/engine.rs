@@ -194,6 +194,11 @@ impl SimEngine {
         (self.cache.pinned() + self.reserved, self.cache.len())
     }
 
+    /// How many leading blocks of a prompt are computed and there: what anybody may claim of this cache, and no more.
+    pub fn cached_prefix(&self, prompt: &[SequenceHash]) -> usize {
+        self.cache.ready_prefix(prompt)
+    }
+
     pub fn preemption_count(&self) -> u64 {
         self.preemptions
     }

@@ -17,7 +17,7 @@ use zeromq::{
 };
 
 use super::decode;
-use crate::cursor::{EventCursor, Verdict};
+use super::track::{Next, ReplayEnd, Track};
 use crate::feed::{CopyRule, FeedClock, FeedHealth, FeedState, Sink, Target};
 use crate::translate::WrongBlockSize;
 
@@ -83,9 +83,8 @@ const READ: (usize, usize) = (1 << 10, 64 << 10);
 /// A feed that runs until it is dropped, or until the engine turns out to be the wrong one.
 #[derive(Debug)]
 pub struct Subscriber {
-    sink: Sink,
+    track: Track,
     subscription: Subscription,
-    cursor: EventCursor,
     restarted: Arc<Notify>,
 }
 
@@ -108,11 +107,11 @@ impl Subscriber {
         let Subscription { worker, block_size, dialect, .. } = subscription;
         let health = Arc::new(FeedHealth::new(worker));
         let sink = Sink::new(Box::new(target), block_size, dialect.copies(), clock, health);
-        Self { sink, subscription, cursor: EventCursor::default(), restarted: Arc::default() }
+        Self { track: Track::new(sink), subscription, restarted: Arc::default() }
     }
 
     pub fn health(&self) -> Arc<FeedHealth> {
-        self.sink.health().clone()
+        self.track.sink().health().clone()
     }
 
     /// To be notified by whoever sees that the engine is another process than before.
@@ -128,16 +127,12 @@ impl Subscriber {
                 Ended::Disconnected => {}
                 Ended::Refused(error) => {
                     tracing::error!(worker = self.subscription.worker.instance, %error, "KV event feed given up");
-                    self.sink.forget();
-                    self.sink.health().failed(&error.to_string());
-                    self.sink.health().set_state(FeedState::Refused);
+                    self.track.sink().health().failed(&error.to_string());
+                    self.track.lost(FeedState::Refused);
                     return error;
                 }
             }
-            // Whether it has died or only its connection, what it holds is not known any more.
-            self.sink.forget();
-            self.cursor.reset();
-            self.sink.health().set_state(FeedState::Connecting);
+            self.track.lost(FeedState::Connecting);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -159,18 +154,18 @@ impl Subscriber {
         match tokio::time::timeout(CONNECT_PATIENCE, opened).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                self.sink.health().failed(&format!("{}: {error}", self.subscription.events));
+                self.track.sink().health().failed(&format!("{}: {error}", self.subscription.events));
                 return Ended::Disconnected;
             }
             Err(_) => {
-                self.sink.health().failed(&format!("{}: no connection", self.subscription.events));
+                self.track.sink().health().failed(&format!("{}: no connection", self.subscription.events));
                 return Ended::Disconnected;
             }
         }
         *pause = FIRST_PAUSE;
         if self.subscription.bind_address().is_some() {
             // Nobody may be there yet; whoever comes starts the repair.
-            self.sink.health().set_state(FeedState::Partial);
+            self.track.sink().health().set_state(FeedState::Partial);
         } else if let Err(error) = self.repair().await {
             return error.into();
         }
@@ -179,7 +174,7 @@ impl Subscriber {
                 biased;
                 happening = happenings.next() => match happening {
                     Some(SocketEvent::Disconnected(_)) => {
-                        self.sink.health().disconnected();
+                        self.track.sink().health().disconnected();
                         return Ended::Disconnected;
                     }
                     // An engine has come to us: what it said before can be had.
@@ -193,7 +188,7 @@ impl Subscriber {
                 },
                 () = self.restarted.notified() => {
                     // The connection may still be to the old process, which will never say so.
-                    self.sink.health().restart();
+                    self.track.sink().health().restart();
                     return Ended::Disconnected;
                 }
                 message = socket.recv() => match message {
@@ -211,54 +206,16 @@ impl Subscriber {
     /// One message: `[topic, number, batch]`.
     async fn hear(&mut self, frames: &[Bytes]) -> Result<(), WrongBlockSize> {
         let Some((number, batch)) = self.read(frames) else { return Ok(()) };
-        let Some(batch) = batch else {
-            // Whatever it took away is not known, and a replay would bring the same bytes.
-            self.sink.forget();
-            self.cursor.passed(number, 0.0);
-            self.sink.health().set_state(FeedState::Partial);
-            return Ok(());
-        };
-        match self.cursor.judge(number, batch.seconds) {
-            Verdict::Next => {}
-            Verdict::Duplicate => {
-                self.sink.health().duplicate();
-                return Ok(());
-            }
-            verdict => {
-                let health = self.sink.health();
-                if verdict == Verdict::Restart {
-                    health.restart();
-                } else {
-                    health.gap();
-                }
-                tracing::warn!(
-                    worker = self.subscription.worker.instance,
-                    number,
-                    ?verdict,
-                    "KV events lost"
-                );
-                self.repair().await?;
-                match self.cursor.judge(number, batch.seconds) {
-                    Verdict::Next if number == 0 => self.sink.health().set_state(FeedState::Live),
-                    Verdict::Next => {}
-                    Verdict::Duplicate => return Ok(()),
-                    // What the replay did not have, nobody has.
-                    Verdict::Gap { .. } | Verdict::Restart => {
-                        self.sink.forget();
-                        self.sink.health().set_state(FeedState::Partial);
-                    }
-                }
-            }
+        match self.track.hear(number, batch)? {
+            Next::GoOn => Ok(()),
+            Next::Repair => self.repair().await,
         }
-        self.sink.apply(&batch)?;
-        self.cursor.passed(number, batch.seconds);
-        Ok(())
     }
 
     /// A message's number and batch, read from its end. None when it is no such message, no batch when that cannot
     /// be read.
     fn read(&self, frames: &[Bytes]) -> Option<(u64, Option<decode::Batch>)> {
-        let health = self.sink.health();
+        let health = self.track.sink().health();
         let [.., number, batch] = frames else {
             health.undecodable(&format!(
                 "message has {} frames, expected topic, number and batch",
@@ -276,63 +233,19 @@ impl Subscriber {
 
     /// Forgets the worker and takes in all that the engine still has buffered.
     async fn repair(&mut self) -> Result<(), WrongBlockSize> {
-        self.sink.health().set_state(FeedState::Repairing);
-        self.cursor.reset();
-        self.sink.rebuild();
-        let whole = match self.subscription.replay.clone() {
-            Some(endpoint) => {
-                let whole = self.replay(&endpoint).await?;
-                self.sink.health().replayed(whole.is_some());
-                whole
-            }
-            None => None,
-        };
-        if whole.is_none() {
-            // A part of the past proves nothing: what came after it may have taken it away.
-            self.sink.forget();
-            self.cursor.reset();
-        }
-        self.sink.rebuilt();
-        self.sink.health().set_state(match whole {
-            Some(true) => FeedState::Live,
-            // The first batches are gone from the buffer, or the engine did not answer.
-            Some(false) | None => FeedState::Partial,
-        });
-        Ok(())
-    }
-
-    /// Takes in what the engine still has. True when that began with the very first batch, false when later, none
-    /// when it did not come. A replay socket drops what its listener is too slow for, so whatever is missing in
-    /// the middle is asked for again, as long as that leads anywhere.
-    async fn replay(&mut self, endpoint: &str) -> Result<Option<bool>, WrongBlockSize> {
-        let mut whole = true;
-        let mut stuck = false;
+        let mut start = self.track.repair();
+        let Some(endpoint) = self.subscription.replay.clone() else { return self.track.unrepaired() };
         loop {
-            let start = self.cursor.expected();
-            match self.replay_from(endpoint, start, stuck).await? {
-                Replay::Ended { began_at } => return Ok(Some(whole && began_at == start)),
-                Replay::Silent => return Ok(None),
-                Replay::Broken { began_at } => {
-                    whole &= began_at.is_none_or(|began_at| began_at == start);
-                    let moved = self.cursor.expected() > start;
-                    if stuck && !moved {
-                        self.sink.health().failed(&format!("{endpoint}: the replay breaks off"));
-                        return Ok(None);
-                    }
-                    stuck = !moved;
-                }
+            let end = self.replay_from(&endpoint, start).await?;
+            match self.track.replay_ended(end)? {
+                Some(again) => start = again,
+                None => return Ok(()),
             }
         }
     }
 
-    /// Asks for everything from `start` on. Only when `jump` is set, or nothing is known yet, may it begin later;
-    /// what is known by then proves nothing any more.
-    async fn replay_from(
-        &mut self,
-        endpoint: &str,
-        start: u64,
-        jump: bool,
-    ) -> Result<Replay, WrongBlockSize> {
+    /// Asks for everything from `start` on.
+    async fn replay_from(&mut self, endpoint: &str, start: u64) -> Result<ReplayEnd, WrongBlockSize> {
         let patience = self.subscription.replay_timeout;
         let mut socket = DealerSocket::new();
         let request = vec![Bytes::new(), Bytes::copy_from_slice(&start.to_be_bytes())];
@@ -341,52 +254,23 @@ impl Subscriber {
             socket.send(ZmqMessage::try_from(request).ok()?).await.ok()
         });
         if !matches!(asked.await, Ok(Some(()))) {
-            self.sink.health().failed(&format!("{endpoint}: no replay"));
-            return Ok(Replay::Silent);
+            self.track.sink().health().failed(&format!("{endpoint}: no replay"));
+            return Ok(ReplayEnd::Silent);
         }
-        let mut began_at = None;
         loop {
             let Ok(Ok(reply)) = tokio::time::timeout(patience, socket.recv()).await else {
-                // Not even a first reply: an engine that does not replay.
-                return Ok(if began_at.is_none() && start == 0 {
-                    Replay::Silent
-                } else {
-                    Replay::Broken { began_at }
-                });
+                return Ok(ReplayEnd::Broken);
             };
             let frames = reply.into_vec();
             if let [.., number, _] = frames.as_slice()
                 && number.as_ref() == [0xff; 8]
             {
-                return Ok(Replay::Ended { began_at: began_at.unwrap_or(start) });
+                return Ok(ReplayEnd::Ended);
             }
             let Some((number, batch)) = self.read(&frames) else { continue };
-            if number < self.cursor.expected() {
-                continue;
+            if !self.track.replayed(number, batch)? {
+                return Ok(ReplayEnd::Broken);
             }
-            let Some(batch) = batch else {
-                // What it took away is not known, so what came before proves nothing.
-                self.sink.forget();
-                self.cursor.passed(number, 0.0);
-                began_at.get_or_insert(u64::MAX);
-                continue;
-            };
-            if number > self.cursor.expected() {
-                if began_at.is_some() || !(jump || start == 0) {
-                    return Ok(Replay::Broken { began_at });
-                }
-                self.sink.forget();
-            }
-            began_at.get_or_insert(number);
-            self.sink.apply(&batch)?;
-            self.cursor.passed(number, batch.seconds);
         }
     }
-}
-
-/// How a replay ended, and with which number it began.
-enum Replay {
-    Ended { began_at: u64 },
-    Broken { began_at: Option<u64> },
-    Silent,
 }

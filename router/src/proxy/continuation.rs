@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::breaker::Sent;
 use super::{Answer, Course, Obtained};
 use crate::discovery::Worker;
 use crate::error::RouterError;
@@ -44,6 +45,7 @@ pub struct Resumed {
     pub(super) answer: Answer,
     pub(super) reservation: Reservation,
     pub(super) worker: Arc<Worker>,
+    pub(super) sent: Sent,
     pub(super) course: Course,
     /// Tokens of the answer that its worker was given as part of the prompt.
     pub(super) before: u64,
@@ -56,8 +58,8 @@ pub struct Resumed {
 impl Resumed {
     /// None when what was obtained is no stream.
     pub(crate) fn new(obtained: Obtained, before: u64, repeats: String, drops_usage: bool) -> Option<Self> {
-        let Obtained { answer, reservation, worker, course } = obtained;
+        let Obtained { answer, reservation, worker, sent, course } = obtained;
         let streams = answer.head.status.is_success() && super::is_stream(&answer.head.headers);
-        streams.then_some(Self { answer, reservation, worker, course, before, repeats, drops_usage })
+        streams.then_some(Self { answer, reservation, worker, sent, course, before, repeats, drops_usage })
     }
 }

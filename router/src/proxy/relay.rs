@@ -387,14 +387,14 @@ impl Relay {
     }
 
     fn take_over(&mut self, resumed: Resumed) {
-        let Resumed { answer, reservation, worker, course, before, repeats, drops_usage } = resumed;
+        let Resumed { answer, reservation, worker, sent, course, before, repeats, drops_usage } = resumed;
         if let Watch::Stream(watch) = &mut self.watch {
             watch.goes_on(before, repeats, drops_usage);
         }
         self.upstream = Some(answer.upstream);
         self.first = Some(answer.first);
         self.last_frame = Instant::now();
-        self.settlement.continued(reservation, worker, course);
+        self.settlement.continued(reservation, (worker, sent), course);
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Course;
+use super::breaker::Sent;
 use super::ledger::Ledger;
 use super::usage::Usage;
 use crate::discovery::Worker;
@@ -19,6 +20,8 @@ pub struct Settlement {
     ledger: Ledger,
     reservation: Reservation,
     worker: Arc<Worker>,
+    /// What its breaker knows the request by.
+    sent: Sent,
     metrics: Arc<Metrics>,
     ended: bool,
 }
@@ -27,8 +30,13 @@ pub struct Settlement {
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 impl Settlement {
-    pub fn new(ledger: Ledger, reservation: Reservation, worker: Arc<Worker>, metrics: Arc<Metrics>) -> Self {
-        Self { ledger, reservation, worker, metrics, ended: false }
+    pub fn new(
+        ledger: Ledger,
+        reservation: Reservation,
+        (worker, sent): (Arc<Worker>, Sent),
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { ledger, reservation, worker, sent, metrics, ended: false }
     }
 
     pub(super) fn worker_instance(&self) -> u64 {
@@ -92,7 +100,7 @@ impl Settlement {
     /// The answer broke off. Unless the router itself broke it off, that is the worker's fault.
     pub(super) fn worker_failed(&mut self, failure: Failure) {
         if failure != Failure::ShuttingDown {
-            self.worker.breaker.failed();
+            self.worker.breaker.failed(self.sent);
             self.metrics.worker_failed(&self.worker.metrics, failure.name());
         }
         let (id, worker) = (&self.ledger.id, &self.worker.name);
@@ -100,12 +108,17 @@ impl Settlement {
     }
 
     /// Another worker goes on with it: the load is there from now on.
-    pub(super) fn continued(&mut self, reservation: Reservation, worker: Arc<Worker>, course: Course) {
+    pub(super) fn continued(
+        &mut self,
+        reservation: Reservation,
+        (worker, sent): (Arc<Worker>, Sent),
+        course: Course,
+    ) {
         self.metrics.migrated(self.ledger.meter.model_metrics(), Migration::OngoingRequest);
         course.write(&mut self.ledger, false);
         self.ledger.continued += 1;
         tracing::info!(request_id = %self.ledger.id, worker = worker.name, "answer is continued");
-        (self.reservation, self.worker) = (reservation, worker);
+        (self.reservation, self.worker, self.sent) = (reservation, worker, sent);
     }
 
     /// Nobody does.
