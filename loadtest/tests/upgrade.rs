@@ -51,3 +51,25 @@ async fn routers_and_engines_are_replaced_and_no_client_notices() {
     until("rest", || scene.is_at_rest()).await;
     scene.bench.stop().await;
 }
+
+/// Not even a moment's notice: connections that are in use are closed when they are quiet, never under a request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_that_leaves_at_once_takes_no_request_along() {
+    let flags = ["--set=server.drain_wait_s=0", "--drain-timeout-s=20"].map(str::to_owned);
+    let mut scene = Scene::start("leaving", 19_160, |layout| layout.router_flags = flags.to_vec()).await;
+    // The next question comes right behind the answer.
+    let script = Script { concurrency: 16, think_s: 0.0, ..Script::default() };
+    let (conversations, tally) = scene.talk(script);
+    for round in 0..4 {
+        let (router, before) = (round % 2, tally.all());
+        until("answers", || async { tally.all() > before + 50 }).await;
+        scene.bench.terminate(Part::Router(router)).await.unwrap();
+        scene.bench.start(Part::Router(router)).unwrap();
+        scene.bench.until_ready(router, 4).await.unwrap();
+    }
+    conversations.finish().await.unwrap();
+    assert_eq!(tally.count(Outcome::Whole), tally.all(), "{:?}", tally.rows());
+    assert_eq!(tally.wrong_texts(), 0);
+    until("rest", || scene.is_at_rest()).await;
+    scene.bench.stop().await;
+}

@@ -59,7 +59,8 @@ pub struct Balancer {
 impl Balancer {
     /// `most` connections at a time; more wait to be accepted.
     pub async fn start(address: SocketAddr, routers: &[SocketAddr], most: usize) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(address).await.with_context(|| format!("the balancer's {address}"))?;
+        let listener =
+            TcpListener::bind(address).await.with_context(|| format!("the balancer's {address}"))?;
         let address = listener.local_addr()?;
         let target = |address: &SocketAddr| Target {
             address: *address,

@@ -231,8 +231,7 @@ impl Bench {
         };
         let file = std::env::temp_dir().join(format!("kvlane-{of}-{}.workers.toml", std::process::id()));
         let bench = Self { children, http: Http::new(PATIENCE)?, file, layout };
-        let direct: Vec<usize> =
-            (0..bench.layout.workers).filter(|n| !bench.layout.is_bridged(*n)).collect();
+        let direct: Vec<usize> = (0..bench.layout.workers).filter(|n| !bench.layout.is_bridged(*n)).collect();
         bench.list(&direct)?;
         Ok(bench)
     }

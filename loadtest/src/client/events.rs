@@ -13,7 +13,10 @@ pub(crate) enum Event {
         usage: Option<Usage>,
     },
     /// The server says what went wrong, and by which code where it has one.
-    Error { message: String, code: Option<String> },
+    Error {
+        message: String,
+        code: Option<String>,
+    },
     Done,
 }
 
