@@ -1,7 +1,7 @@
 //! One OpenAI-compatible endpoint, asked for streamed answers. Nothing here knows whose it is; what our router adds
 //! (the worker it chose) is taken along where it is there.
 
-mod events;
+pub(crate) mod events;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -279,7 +279,7 @@ impl Reading {
                     self.finished |= finished;
                     self.usage = usage.or(self.usage);
                 }
-                Event::Error(what) => return Err(Failed::new(ErrorClass::BrokenOff, what)),
+                Event::Error { message, .. } => return Err(Failed::new(ErrorClass::BrokenOff, message)),
             }
         }
         // Nobody's token is so long, nor cut into so many pieces.

@@ -5,6 +5,7 @@
 
 pub mod arrivals;
 pub mod broker;
+pub mod chaos;
 pub mod client;
 pub mod compare;
 pub mod corpus;
@@ -12,6 +13,7 @@ pub mod http;
 pub mod live;
 pub mod measure;
 pub mod overhead;
+pub mod processes;
 pub mod report;
 pub mod results;
 pub mod simulate;

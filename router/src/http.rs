@@ -4,6 +4,7 @@ mod admin;
 mod completions;
 mod continuation;
 mod exposition;
+mod last_call;
 mod listener;
 
 use std::convert::Infallible;
@@ -13,8 +14,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -43,6 +44,7 @@ pub async fn answer(
     let arrived = Instant::now();
     let id = RequestId::of(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let version = request.version();
     let answered = match door {
         Door::Public => public(&router, request, arrived, &id).await,
         Door::Admin => admin::answer(&router, request).await,
@@ -56,6 +58,10 @@ pub async fn answer(
         refuse(&error)
     });
     response.headers_mut().insert(REQUEST_ID, id.header());
+    // Who hears this goes elsewhere by itself, before its connection is closed under its next request.
+    if router.draining() && version < Version::HTTP_2 {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     Ok(response)
 }
 

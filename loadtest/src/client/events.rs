@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     Chunk {
         text: String,
         /// What a model thinks is generated as well, and is no part of the answer.
@@ -12,17 +12,20 @@ pub(super) enum Event {
         finished: bool,
         usage: Option<Usage>,
     },
-    /// The server says what went wrong.
-    Error(String),
+    /// The server says what went wrong, and by which code where it has one.
+    Error {
+        message: String,
+        code: Option<String>,
+    },
     Done,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     #[serde(default)]
-    pub(super) prompt_tokens: Option<u64>,
+    pub(crate) prompt_tokens: Option<u64>,
     #[serde(default)]
-    pub(super) completion_tokens: Option<u64>,
+    pub(crate) completion_tokens: Option<u64>,
     #[serde(default)]
     prompt_tokens_details: Option<Details>,
 }
@@ -34,7 +37,7 @@ struct Details {
 }
 
 impl Usage {
-    pub(super) fn cached_tokens(self) -> Option<u64> {
+    pub(crate) fn cached_tokens(self) -> Option<u64> {
         self.prompt_tokens_details?.cached_tokens
     }
 }
@@ -70,7 +73,7 @@ struct Delta {
 
 /// Cuts bytes into events, whatever pieces they come in.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(crate) struct Events {
     rest: Vec<u8>,
 }
 
@@ -79,12 +82,12 @@ const MOST: usize = 16 << 20;
 
 impl Events {
     /// What is left when nothing more comes: a last line may lack its end.
-    pub(super) fn end(&mut self) -> Result<Vec<Event>, String> {
+    pub(crate) fn end(&mut self) -> Result<Vec<Event>, String> {
         self.read(b"\n")
     }
 
     /// Whole events so far. Errors say what was not understood.
-    pub(super) fn read(&mut self, data: &[u8]) -> Result<Vec<Event>, String> {
+    pub(crate) fn read(&mut self, data: &[u8]) -> Result<Vec<Event>, String> {
         self.rest.extend_from_slice(data);
         let mut events = Vec::new();
         let mut from = 0;
@@ -124,7 +127,7 @@ fn event(data: &[u8]) -> Result<Event, String> {
         serde_json::from_slice(data).map_err(|error| format!("an event is not understood: {error}"))?;
     if let Some(error) = chunk.error {
         let message = error["message"].as_str().map_or_else(|| error.to_string(), str::to_owned);
-        return Ok(Event::Error(message));
+        return Ok(Event::Error { message, code: error["code"].as_str().map(str::to_owned) });
     }
     let finished = chunk.choices.iter().any(|choice| choice.finish_reason.is_some());
     let (mut text, mut reasoning) = (String::new(), false);
@@ -179,8 +182,8 @@ mod tests {
     fn errors_and_nonsense_are_told_apart() {
         let read = |text: &str| Events::default().read(text.as_bytes());
         assert_eq!(
-            read("data: {\"error\":{\"message\":\"gone\"}}\n").unwrap(),
-            [Event::Error("gone".to_owned())]
+            read("data: {\"error\":{\"message\":\"gone\",\"code\":\"left\"}}\n").unwrap(),
+            [Event::Error { message: "gone".to_owned(), code: Some("left".to_owned()) }]
         );
         assert!(read("data: {\"choices\": 7}\n").unwrap_err().contains("not understood"));
         assert!(read("data: nonsense\n").is_err());

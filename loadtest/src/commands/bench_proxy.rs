@@ -1,6 +1,6 @@
 //! `kvlane-load bench-proxy`: what routers cost by themselves, side by side.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use kvlane_loadtest::overhead::{
     Catalogue, Client, EngineSettings, Engines, Round, Running, Scenario, Stage, Subject, named, pin_self,
     tables,
 };
+use kvlane_loadtest::processes::beside;
 use kvlane_loadtest::report::Table;
 
 #[derive(Debug, clap::Args)]
@@ -76,7 +77,7 @@ async fn measure(arguments: &BenchProxy, scenarios: Vec<Scenario>) -> anyhow::Re
     }
     let mut subjects = arguments.subjects.clone();
     if subjects.is_empty() {
-        let program = super::demo::beside("kvlane");
+        let program = beside(Path::new("kvlane"));
         subjects.push(Subject::parse(&format!("kvlane={}", program.display())).map_err(anyhow::Error::msg)?);
     }
     let scratch = std::env::temp_dir().join(format!("kvlane-overhead-{}", std::process::id()));

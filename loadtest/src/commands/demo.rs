@@ -2,18 +2,18 @@
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Parser;
 use kvlane_loadtest::http::Http;
 use kvlane_loadtest::live::Report;
+use kvlane_loadtest::processes::Children;
 use kvlane_loadtest::web::{Web, serve};
 use serde_json::json;
-use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use super::load_flags::LoadFlags;
@@ -111,7 +111,7 @@ pub(crate) fn demo(arguments: &Demo) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("threads")?;
     let done = runtime.block_on(async {
         let mut interrupts = super::Interrupts::new()?;
-        let mut children = Children::default();
+        let mut children = Children::new("demo");
         let web = OnceCell::new();
         let done = tokio::select! {
             done = show(arguments, &mut children, &web) => done,
@@ -120,77 +120,15 @@ pub(crate) fn demo(arguments: &Demo) -> anyhow::Result<ExitCode> {
         if let Some(web) = web.get() {
             Web::close(web).await;
         }
-        children.stop().await;
+        if !children.is_empty() {
+            children.stop().await;
+            eprintln!("everything is stopped; the log is {}", children.log().display());
+        }
         done.map(|()| ExitCode::SUCCESS)
     });
     // What is computed for a page is not waited for.
     runtime.shutdown_background();
     done
-}
-
-/// What was started, and where it writes.
-#[derive(Default)]
-struct Children {
-    running: Vec<(&'static str, Child)>,
-    log: PathBuf,
-}
-
-impl Children {
-    fn start(&mut self, name: &'static str, arguments: &[String]) -> anyhow::Result<()> {
-        if self.log.as_os_str().is_empty() {
-            self.log = std::env::temp_dir().join(format!("kvlane-demo-{}.log", std::process::id()));
-        }
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
-        let log = log.with_context(|| self.log.display().to_string())?;
-        let child = Command::new(beside(name))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| {
-                format!("{name} cannot be started, expected it beside kvlane-load or on the path")
-            })?;
-        self.running.push((name, child));
-        Ok(())
-    }
-
-    /// Fails when one of them is gone.
-    fn check(&mut self) -> anyhow::Result<()> {
-        for (name, child) in &mut self.running {
-            if let Some(status) = child.try_wait()? {
-                let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().collect();
-                let last = &lines[lines.len().saturating_sub(8)..];
-                bail!("{name} ended with {status}; the end of {}:\n{}", self.log.display(), last.join("\n"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks them to end, and makes them.
-    async fn stop(&mut self) {
-        for (_, child) in &mut self.running {
-            if let Some(id) = child.id() {
-                let _ = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
-            }
-        }
-        for (_, child) in &mut self.running {
-            if tokio::time::timeout(Duration::from_secs(5), child.wait()).await.is_err() {
-                let _ = child.kill().await;
-            }
-        }
-        if !self.running.is_empty() {
-            eprintln!("everything is stopped; the log is {}", self.log.display());
-        }
-    }
-}
-
-/// The program of a name that was built with this one, or whichever is found.
-pub(super) fn beside(name: &str) -> PathBuf {
-    let here = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
-    here.map(|dir| dir.join(name)).filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
 async fn show(arguments: &Demo, children: &mut Children, opened: &OnceCell<Arc<Web>>) -> anyhow::Result<()> {
@@ -208,7 +146,7 @@ async fn show(arguments: &Demo, children: &mut Children, opened: &OnceCell<Arc<W
     let mut flags: Vec<String> =
         flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
     flags.extend(arguments.outside_delay.then(|| "--outside-delay".to_owned()));
-    children.start("kvlane-worker", &flags)?;
+    children.start("kvlane-worker", Path::new("kvlane-worker"), &flags)?;
     let mut flags: Vec<String> = vec![
         format!("--port={port}"),
         format!("--admin-port={admin_port}"),
@@ -218,7 +156,7 @@ async fn show(arguments: &Demo, children: &mut Children, opened: &OnceCell<Arc<W
         "--set=server.drain_timeout_s=1".to_owned(),
     ];
     flags.extend((0..workers).map(|n| format!("--worker=http://127.0.0.1:{}", worker_port + n)));
-    children.start("kvlane", &flags)?;
+    children.start("kvlane", Path::new("kvlane"), &flags)?;
     let (router, admin) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{admin_port}"));
     let http = Http::new(Duration::from_secs(10))?;
     while http.get(&format!("{router}/ready"), 1 << 16).await.is_err() {
@@ -226,7 +164,7 @@ async fn show(arguments: &Demo, children: &mut Children, opened: &OnceCell<Arc<W
         ensure!(
             began.elapsed() < READY,
             "the router is not ready after {READY:?}; see {}",
-            children.log.display()
+            children.log().display()
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

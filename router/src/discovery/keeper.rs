@@ -141,6 +141,8 @@ impl Inner {
 
 /// A feed that has not caught up after this long is not waited for.
 const FEED_GRACE: Duration = Duration::from_secs(10);
+/// Whoever is on NATS answers a roll call at the start, and says that it is there once a second anyway.
+const ROLL_CALL: Duration = Duration::from_secs(1);
 
 impl Keeper {
     pub fn new(config: KeeperConfig, tools: KeeperTools, stop: CancellationToken) -> Arc<Self> {
@@ -526,6 +528,9 @@ impl Keeper {
             return Ok(());
         }
         // At the start everybody is waited for a while, so that the first requests see all there is.
+        if self.nats.get().is_some() && self.started.elapsed() < ROLL_CALL {
+            return Err("workers on NATS are still being heard of");
+        }
         let joining = |worker: &Arc<Worker>| worker.state() == WorkerState::Joining;
         if fleet.workers.iter().any(joining) && self.started.elapsed() < FEED_GRACE {
             return Err("workers are still joining");

@@ -91,7 +91,7 @@ pub async fn follow_dns(keeper: Arc<Keeper>, names: Vec<String>, every: Duration
 }
 
 /// Between two looks at who is announced on NATS.
-const ANNOUNCEMENTS: Duration = Duration::from_millis(500);
+const ANNOUNCEMENTS: Duration = Duration::from_millis(200);
 
 /// Workers as their bridges announce them.
 pub async fn follow_announcements(keeper: Arc<Keeper>, stop: CancellationToken) {

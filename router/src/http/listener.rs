@@ -1,6 +1,7 @@
 //! A listening socket and its connections.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
+use super::last_call::{LAST_CALL, Quiet};
 use super::{Door, answer};
 use crate::app::Router;
 
@@ -69,13 +71,23 @@ impl Listener {
         server.http1().timer(TokioTimer::new()).header_read_timeout(self.edge.idle).half_close(false);
         server.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(30)));
         let graceful = GracefulShutdown::new();
+        // Whom the system has let in already is let in, or would be reset.
+        let mut left = pin!(async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ACCEPTS).await;
+        });
         loop {
             let accepted = async {
                 // A connection too many waits in the system's queue.
                 let place = places.clone().acquire_owned().await;
                 (place, self.socket.accept().await)
             };
-            let Some((place, accepted)) = stop.run_until_cancelled(accepted).await else { break };
+            let next = tokio::select! {
+                biased;
+                () = &mut left => None,
+                accepted = accepted => Some(accepted),
+            };
+            let Some((place, accepted)) = next else { break };
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
@@ -89,13 +101,22 @@ impl Listener {
             // A client that reads nothing must not keep an engine's slot for ever.
             let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(self.edge.stalled));
             let idle = self.edge.idle;
-            let service = TowerToHyperService::new(service.clone());
+            let quiet = Quiet::new();
+            let service = quiet.counting(TowerToHyperService::new(service.clone()));
             let (server, http1) = (server.clone(), http1.clone());
             let (watcher, closing) = (graceful.watcher(), stop.clone());
             tokio::spawn(async move {
-                // A connection nobody says anything on is closed.
-                let spoken = tokio::time::timeout(idle, stream.readable());
-                if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
+                // A connection nobody says anything on is closed, and one that has only just come is heard.
+                let leaves = async {
+                    closing.cancelled().await;
+                    tokio::time::sleep(LAST_CALL).await;
+                };
+                let spoken = tokio::select! {
+                    biased;
+                    spoken = tokio::time::timeout(idle, stream.readable()) => matches!(spoken, Ok(Ok(()))),
+                    () = leaves => false,
+                };
+                if !spoken {
                     return;
                 }
                 // What speaks HTTP/1 from its first word needs nobody in between who could speak both.
@@ -106,7 +127,10 @@ impl Listener {
                     watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
                 } else {
                     let connection = http1.serve_connection(TokioIo::new(stream), service);
-                    watcher.watch(connection).await.map_err(|error| error.to_string())
+                    let ended = quiet.watch(connection, &closing).await;
+                    // Whoever waits for connections to end waits for this one.
+                    drop(watcher);
+                    ended.map_err(|error| error.to_string())
                 };
                 if let Err(error) = ended {
                     tracing::debug!(error, "connection ended");
@@ -123,6 +147,7 @@ impl Listener {
 const HTTP2: &[u8] = b"PRI ";
 const CLIENT_BUFFER: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const LAST_ACCEPTS: Duration = Duration::from_millis(10);
 
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new()

@@ -1,0 +1,19 @@
+//! Real processes over loopback, some of which are killed while conversations run: what clients see of it, and what is
+//! left behind.
+//!
+//! Engines are simulated, everything else is what is deployed: routers, bridges, a NATS server. A small TCP balancer
+//! stands before the routers, as a service or a load balancer would.
+
+mod balancer;
+mod bench;
+mod caller;
+mod conversations;
+mod reference;
+mod tally;
+
+pub use self::balancer::Balancer;
+pub use self::bench::{Bench, Layout, Part, nats_server};
+pub use self::caller::{Attempt, Caller, Ended};
+pub use self::conversations::{Conversations, Script};
+pub use self::reference::Reference;
+pub use self::tally::{Outcome, Tally};
