@@ -1,5 +1,6 @@
 //! The routing service: from a client's request to a worker's answer. ARCHITECTURE.md walks through it.
 
+pub mod access;
 pub mod app;
 pub mod cli;
 pub mod config;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::model::Model;
 use kvlane_engine_adapters::openai::{self, GenerateRequest};
@@ -111,6 +112,13 @@ impl Preprocessor {
     pub fn new(pool: Pool, cache_bytes: usize) -> Self {
         let engines = HttpClient::new(TOKENIZE_PATIENCE, TOKENIZE_ANSWER);
         Self { pool, cache: Arc::new(TokenCache::new(cache_bytes)), engines }
+    }
+
+    /// Shows this to engines.
+    #[must_use]
+    pub fn bearing(mut self, authorization: Option<HeaderValue>) -> Self {
+        self.engines = self.engines.bearing(authorization);
+        self
     }
 
     pub fn cache_stats(&self) -> TokenCacheStats {

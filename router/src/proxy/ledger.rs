@@ -5,6 +5,7 @@ use std::time::Duration;
 use kvlane_indexer::WorkerId;
 use tokio::time::Instant;
 
+use crate::access::Pass;
 use crate::metrics::{Meter, Outcome};
 use crate::scheduling::Decision;
 use crate::telemetry::{RequestId, Span};
@@ -57,13 +58,25 @@ pub struct Ledger {
     /// Who answered, or was asked last.
     pub worker: Option<(String, WorkerId)>,
     pub attempts: usize,
+    /// Of the key it was asked with; settled with what it came to.
+    pub pass: Option<Pass>,
     /// Whether a line is written.
     access: bool,
 }
 
 impl Ledger {
-    pub fn open(meter: Meter, id: RequestId, span: Option<Span>, access: bool) -> Self {
-        Self { meter, placed: PlacedBy::default(), id, span, status: None, worker: None, attempts: 0, access }
+    pub fn open(meter: Meter, id: RequestId, span: Option<Span>, pass: Option<Pass>, access: bool) -> Self {
+        Self {
+            meter,
+            placed: PlacedBy::default(),
+            id,
+            span,
+            status: None,
+            worker: None,
+            attempts: 0,
+            pass,
+            access,
+        }
     }
 
     /// It is answered with an error of our own.
@@ -85,6 +98,15 @@ impl Drop for Ledger {
         if let Some(span) = self.span.take() {
             span.end(worker, self.status, self.meter.answered_tokens(), class);
         }
+        let pass = self.pass.take();
+        let key = pass.as_ref().map(|pass| pass.key().clone());
+        if let Some(pass) = pass {
+            let answer = self.meter.answered_tokens();
+            // Nobody pays for an error.
+            let failed = matches!(self.meter.outcome, Outcome::Error(_)) && answer == 0;
+            let prompt = if failed { Some(0) } else { self.meter.prompt_tokens };
+            pass.settle(self.meter.outcome, prompt, answer);
+        }
         if !self.access {
             return;
         }
@@ -92,6 +114,7 @@ impl Drop for Ledger {
         tracing::info!(
             target: "kvlane::access",
             request_id = %self.id,
+            key = key.as_ref().map(|key| key.name()),
             model = self.meter.model(),
             worker,
             rank,
