@@ -31,6 +31,7 @@ pub use self::secret::{CREDENTIALS, Digest, bearer_in, digest_in, new_key, shown
 use crate::config::AccessSettings;
 use crate::error::RouterError;
 use crate::metrics::{KeyMetrics, Metrics, Outcome};
+use crate::openai::Imposed;
 
 /// What a key may have only so much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl LimitKind {
 #[derive(Debug)]
 pub struct Key {
     pub rules: Rules,
+    imposed: Arc<Imposed>,
     requests: Option<Arc<PerMinute>>,
     tokens: Option<Arc<PerMinute>>,
     running: Arc<AtomicUsize>,
@@ -78,6 +80,11 @@ const PLACE_SOON: Duration = Duration::from_secs(1);
 impl Key {
     pub fn name(&self) -> &str {
         &self.rules.name
+    }
+
+    /// What it makes of its requests.
+    pub fn imposed(&self) -> Arc<Imposed> {
+        self.imposed.clone()
     }
 
     /// Lets a request in, before anything of its body is read.
@@ -223,7 +230,9 @@ impl Ring {
                 let same = before.filter(|limit| limit.most() == most.get());
                 Some(same.cloned().unwrap_or_else(|| Arc::new(PerMinute::new(most))))
             };
+            let imposed = Imposed { salt: rules.cache_salt.clone(), ceiling: rules.priority };
             let key = Arc::new(Key {
+                imposed: Arc::new(imposed),
                 requests: kept(rules.requests_per_minute, known.and_then(|key| key.requests.as_ref())),
                 tokens: kept(rules.tokens_per_minute, known.and_then(|key| key.tokens.as_ref())),
                 running: known.map(|key| key.running.clone()).unwrap_or_default(),

@@ -23,7 +23,7 @@ pub use self::models::ModelFinder;
 pub use self::pool::Pool;
 pub use self::token_cache::{TokenCache, TokenCacheStats};
 use crate::error::RouterError;
-use crate::openai::{ClientRequest, Named, json_error};
+use crate::openai::{ClientRequest, Imposed, Named, json_error, salted};
 
 /// How a model's requests become tokens.
 #[derive(Clone, Debug)]
@@ -134,19 +134,27 @@ impl Preprocessor {
         &self,
         endpoint: crate::openai::Endpoint,
         bytes: Bytes,
+        imposed: Option<Arc<Imposed>>,
     ) -> Result<Arc<ClientRequest>, RouterError> {
         let size = bytes.len();
-        let read = move || ClientRequest::read(endpoint, bytes);
+        let read = move || ClientRequest::read(endpoint, bytes, imposed.as_deref());
         let request = if self.pool.is_long(size) { self.pool.run(size, read).await?? } else { read()? };
         Ok(Arc::new(request))
     }
 
     /// What of a request that is passed through has to be known, and its body.
-    pub async fn named(&self, bytes: Bytes) -> Result<(Named, Bytes), RouterError> {
-        let (size, body) = (bytes.len(), bytes.clone());
-        let read = move || serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes));
-        let named = if self.pool.is_long(size) { self.pool.run(size, read).await?? } else { read()? };
-        Ok((named, body))
+    pub async fn named(
+        &self,
+        bytes: Bytes,
+        imposed: Option<Arc<Imposed>>,
+    ) -> Result<(Named, Bytes), RouterError> {
+        let size = bytes.len();
+        let read = move || {
+            let named = serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes))?;
+            let body = imposed.map_or(Ok(bytes.clone()), |imposed| salted(&bytes, &imposed))?;
+            Ok((named, body))
+        };
+        if self.pool.is_long(size) { self.pool.run(size, read).await? } else { read() }
     }
 
     /// The request's prompt. `engine` is a worker that can be asked when there is no tokenizer here; `now` the wall

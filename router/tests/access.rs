@@ -362,6 +362,7 @@ async fn engines_are_shown_their_own_key_and_never_a_clients() {
         ("x-api-key", "team-a-secret"),
         ("api-key", "team-a-secret"),
         ("x-request-id", "mine"),
+        ("x-vllm-priority", "-9"),
         ("x-other", "stays"),
     ];
     until("an answer", || async { ask(app.address, "POST", CHAT, &headers, &body).await.status == 200 })
@@ -519,5 +520,87 @@ async fn no_secret_is_ever_written_down() {
             assert!(!written.contains(&text), "{text} is in the log");
             assert!(!told.contains(&text), "{text} is told");
         }
+    }
+}
+
+/// What one tenant has cached helps no other, and the time an answer takes tells nothing.
+#[tokio::test]
+async fn tenants_with_salts_share_no_cache() {
+    let salted = [("team-a", "cache_salt = 'a'"), ("team-b", "cache_salt = 'b'"), ("plain", "")];
+    let keys = Keys::new(&salted);
+    let bed = keys.bed(vec![engine()], &["--decision-headers", "true"]).await;
+    let body = question("the same for all");
+    let cached = |answered: &Answered| {
+        assert_eq!(answered.status, 200, "{}", answered.body);
+        answered.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    let held = |answered: &Answered| {
+        answered.headers["x-kvlane-overlap"].to_str().unwrap().split_once('/').unwrap().0.to_owned()
+    };
+    let mut own = body.clone();
+    own["cache_salt"] = "mine".into();
+    let mut theirs = body.clone();
+    theirs["cache_salt"] = "a".into();
+    for (name, body) in
+        [("team-a", &body), ("team-b", &body), ("team-a", &own), ("plain", &body), ("plain", &theirs)]
+    {
+        let first = chat(&bed, name, body).await;
+        assert_eq!((cached(&first), held(&first).as_str()), (0, "0"), "{name}: {body}");
+        // The same again finds what was its own, in the engine's cache and in the index.
+        until("its own blocks", || async {
+            let again = chat(&bed, name, body).await;
+            cached(&again) > 0 && held(&again) != "0"
+        })
+        .await;
+    }
+    // Operators see with a tenant's eyes.
+    let told = async |query: &str| {
+        let answered =
+            ask(bed.admin(), "POST", &format!("/admin/explain{query}"), &[], &body.to_string()).await;
+        answered.json()["chosen"]["held_blocks"].as_u64().unwrap()
+    };
+    assert!(told("?key=team-a").await > 0);
+    keys.write(&[("team-a", "cache_salt = 'a'"), ("team-b", "cache_salt = 'c'"), ("plain", "")]);
+    until("another salt", || async { told("?key=team-b").await == 0 }).await;
+}
+
+#[tokio::test]
+async fn what_is_passed_through_is_salted_as_well() {
+    let keys = Keys::new(&[("team-a", "cache_salt = 'a'")]);
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let seen = bodies.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = socket.accept().await {
+            let seen = seen.clone();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let seen = seen.clone();
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let body =
+                        http_body_util::BodyExt::collect(request.into_body()).await.unwrap().to_bytes();
+                    seen.lock().unwrap().push((path, String::from_utf8(body.to_vec()).unwrap()));
+                    Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(
+                        "{\"data\": [{\"id\": \"m\"}]}",
+                    ))))
+                }
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    let app = router(&[format!("http://{address}")], &["--api-keys", keys.path.to_str().unwrap()]).await;
+    for (path, expected) in [
+        ("/v1/responses", r#"{"cache_salt":"a","input":"x"}"#),
+        ("/v1/embeddings", r#"{"cache_salt":"a","input":"x"}"#),
+        ("/tokenize", r#"{"input":"x"}"#),
+    ] {
+        until("an answer", || async {
+            as_owner(app.address, "team-a", "POST", path, r#"{"input":"x"}"#).await.status == 200
+        })
+        .await;
+        let seen = bodies.lock().unwrap();
+        let (_, sent) = seen.iter().rfind(|(seen, _)| seen == path).unwrap();
+        assert_eq!(sent, expected, "{path}");
     }
 }

@@ -346,7 +346,7 @@ async fn explain(
     Wanted { key, hashes }: Wanted,
 ) -> Result<Value, RouterError> {
     let key = key.as_deref();
-    let request = read_either(router, bytes).await?;
+    let request = read_either(router, bytes, key).await?;
     let served = router.served(request.view.model.as_deref(), key)?;
     let prompt = prompt(router, &request, &served).await?;
     let overlap = router.index.overlap(&prompt.blocks, router.clock.tick());

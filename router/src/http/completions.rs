@@ -64,11 +64,14 @@ pub(super) async fn answer(
     let received = Instant::now();
 
     let (payload, model, asker) = if endpoint.generates() {
-        let request = router.preprocessor.read(endpoint, bytes).await?;
+        let request = router.preprocessor.read(endpoint, bytes, key.map(Key::imposed)).await?;
         let (model, asker) = (request.view.model.clone(), Asker::of(&parts.headers, Some(&request), key)?);
         (Payload::Generate(request), model, asker)
     } else {
-        let (named, body) = router.preprocessor.named(bytes).await?;
+        // Those that compute nothing of a prompt have nothing to keep apart.
+        let computes = matches!(endpoint, Endpoint::Embeddings | Endpoint::Responses);
+        let imposed = key.filter(|_| computes).map(Key::imposed);
+        let (named, body) = router.preprocessor.named(bytes, imposed).await?;
         let streams = named.stream.unwrap_or(false);
         let asker = Asker::of(&parts.headers, None, key)?;
         (Payload::Raw { path: endpoint.path(), body, streams }, named.model, asker)
@@ -355,7 +358,11 @@ fn outgoing(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// For explanations: a request as it would be read, and by which endpoint.
-pub(super) async fn read_either(router: &Router, bytes: Bytes) -> Result<Arc<ClientRequest>, RouterError> {
+pub(super) async fn read_either(
+    router: &Router,
+    bytes: Bytes,
+    key: Option<&Key>,
+) -> Result<Arc<ClientRequest>, RouterError> {
     #[derive(Deserialize)]
     struct Either {
         #[serde(default)]
@@ -363,5 +370,5 @@ pub(super) async fn read_either(router: &Router, bytes: Bytes) -> Result<Arc<Cli
     }
     let either: Either = serde_json::from_slice(&bytes).map_err(|_| json_error::<Either>(&bytes))?;
     let endpoint = if either.prompt.is_some() { Endpoint::Completions } else { Endpoint::Chat };
-    router.preprocessor.read(endpoint, bytes).await
+    router.preprocessor.read(endpoint, bytes, key.map(Key::imposed)).await
 }
