@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -97,6 +98,12 @@ pub struct EngineProbe {
 impl EngineProbe {
     pub fn new(patience: Duration) -> Self {
         Self { client: HttpClient::new(patience, 8 << 20) }
+    }
+
+    /// Shows this with every question.
+    #[must_use]
+    pub fn bearing(self, authorization: Option<HeaderValue>) -> Self {
+        Self { client: self.client.bearing(authorization) }
     }
 
     /// Everything the engine at `url` tells. Only the list of models must be there.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Method, Request};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -25,11 +26,23 @@ pub struct HttpClient {
     client: Client<HttpConnector, Full<Bytes>>,
     patience: Duration,
     max_bytes: usize,
+    authorization: Option<HeaderValue>,
 }
 
 impl HttpClient {
     pub fn new(patience: Duration, max_bytes: usize) -> Self {
-        Self { client: Client::builder(TokioExecutor::new()).build_http(), patience, max_bytes }
+        Self {
+            client: Client::builder(TokioExecutor::new()).build_http(),
+            patience,
+            max_bytes,
+            authorization: None,
+        }
+    }
+
+    /// Shows this with every question, for engines that answer nobody else.
+    #[must_use]
+    pub fn bearing(self, authorization: Option<HeaderValue>) -> Self {
+        Self { authorization, ..self }
     }
 
     pub async fn get(&self, url: &str) -> Result<Bytes, HttpError> {
@@ -53,6 +66,9 @@ impl HttpClient {
         let mut request = Request::builder().method(method).uri(url);
         if !body.is_empty() {
             request = request.header(hyper::header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
         }
         let request = request.body(Full::new(body)).map_err(|error| failed(&error))?;
         let answer = async {

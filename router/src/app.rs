@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::access::{self, Access, Key};
 use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
-use crate::discovery::{Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
+use crate::discovery::{Fleet, Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener};
 use crate::load_exchange::LoadExchange;
@@ -39,6 +40,9 @@ pub struct Router {
     /// Every setting with its origin, for people.
     pub settings: Value,
     pub metrics: Arc<Metrics>,
+    pub access: Arc<Access>,
+    /// What engines want to be shown.
+    pub worker_authorization: Option<HeaderValue>,
     pub index: Arc<Index>,
     pub clock: FeedClock,
     pub keeper: Arc<Keeper>,
@@ -64,6 +68,8 @@ pub enum StartError {
     Model(#[from] ModelError),
     #[error("{0}")]
     Workers(String),
+    #[error("{0}")]
+    Access(String),
     #[error("{0}")]
     Nats(#[from] NatsError),
     #[error("Kubernetes: {0}")]
@@ -128,13 +134,13 @@ impl Router {
         if self.draining() { Err("shutting down") } else { self.keeper.ready() }
     }
 
-    /// The model a request asks for.
-    pub fn served(&self, name: Option<&str>) -> Result<Arc<Served>, RouterError> {
-        let fleet = self.keeper.fleet();
+    /// The model a request asks for, if it is there and whoever asks may use it.
+    pub fn served(&self, name: Option<&str>, key: Option<&Key>) -> Result<Arc<Served>, RouterError> {
+        let fleet = self.fleet_of(key);
         if let Some(served) = fleet.model(name) {
             return Ok(served.clone());
         }
-        if fleet.models.is_empty() {
+        if self.keeper.fleet().models.is_empty() {
             let why =
                 if fleet.workers.is_empty() { "no worker is known" } else { "none has told its model yet" };
             return Err(RouterError::NoWorker {
@@ -152,15 +158,28 @@ impl Router {
         })
     }
 
-    /// `/v1/models`.
-    pub fn models(&self) -> Value {
+    /// What there is for whoever asks: models it may not use are as if they were not served.
+    fn fleet_of(&self, key: Option<&Key>) -> Arc<Fleet> {
         let fleet = self.keeper.fleet();
+        match key.filter(|key| key.rules.models.is_some()) {
+            None => fleet,
+            Some(key) => {
+                let mut fleet = (*fleet).clone();
+                fleet.models.retain(|name, _| key.rules.allows(name));
+                Arc::new(fleet)
+            }
+        }
+    }
+
+    /// `/v1/models`.
+    pub fn models(&self, key: Option<&Key>) -> Value {
+        let fleet = self.fleet_of(key);
         let data: Vec<Value> = fleet.models.values().map(|served| self.shown(served)).collect();
         json!({ "object": "list", "data": data })
     }
 
-    pub fn model(&self, name: &str) -> Result<Value, RouterError> {
-        let fleet = self.keeper.fleet();
+    pub fn model(&self, name: &str, key: Option<&Key>) -> Result<Value, RouterError> {
+        let fleet = self.fleet_of(key);
         let served = fleet.models.get(name);
         let unknown = || RouterError::UnknownModel { model: name.to_owned(), served: fleet.names() };
         served.map(|served| self.shown(served)).ok_or_else(unknown)
@@ -178,8 +197,9 @@ impl Router {
         })
     }
 
-    /// `/health`: how everything is, and 200 as long as the process works.
-    pub fn health(&self) -> Response<Body> {
+    /// `/health`: how everything is, and 200 as long as the process works. Which models there are is not everybody's
+    /// business once there are keys.
+    pub fn health(&self, models: bool) -> Response<Body> {
         let fleet = self.keeper.fleet();
         let count =
             |state: WorkerState| fleet.workers.iter().filter(|worker| worker.state() == state).count();
@@ -195,7 +215,7 @@ impl Router {
             "ready": ready.is_ok(),
             "why_not_ready": ready.err(),
             "mode": self.mode(),
-            "models": fleet.models.keys().collect::<Vec<_>>(),
+            "models": models.then(|| fleet.models.keys().collect::<Vec<_>>()),
             "workers": workers,
             "version": env!("CARGO_PKG_VERSION"),
         });
@@ -238,6 +258,10 @@ impl App {
         };
 
         let metrics = Metrics::register()?;
+        let access = Access::open(&config.access, metrics.clone()).map_err(StartError::Access)?;
+        let access = Arc::new(access);
+        let worker_key = config.proxy.worker_api_key_file.as_deref().map(access::bearer_in).transpose();
+        let worker_authorization = worker_key.map_err(StartError::Access)?;
         let clock = FeedClock::starting(since_1970);
         let index = Arc::new(Index::new(index_config(&config)));
         let finder = ModelFinder::new(&config.model)?;
@@ -251,6 +275,7 @@ impl App {
             metrics: metrics.clone(),
             scheduler: scheduler.clone(),
             peers: peers.clone(),
+            authorization: worker_authorization.clone(),
         };
         let keeper = Keeper::new(keeper_config(&config), tools, stop.clone());
         let tokenizer = &config.tokenizer;
@@ -272,10 +297,13 @@ impl App {
         let router = Arc::new(Router {
             settings: shown(settings),
             metrics,
+            access,
             index,
             clock,
             keeper: keeper.clone(),
-            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes),
+            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes)
+                .bearing(worker_authorization.clone()),
+            worker_authorization,
             proxy,
             scheduler,
             sight: Sight { overflow: routing.overflow, peers },
@@ -296,6 +324,8 @@ impl App {
             cut,
             stop,
         };
+        let every = Duration::from_millis(router.config.workers.refresh_ms);
+        app.background.spawn(router.access.clone().follow(every, app.stop.clone()));
         app.follow_sources().await?;
         for listener in [Some(public), admin].into_iter().flatten() {
             app.listeners.spawn(listener.serve(router.clone(), app.close.clone()));

@@ -1,11 +1,12 @@
 //! The command line, made from the settings' one declaration.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
+use crate::access::{self, Digest};
 use crate::config::{Config, ConfigError, KNOBS, Settings, Sources, without_passwords};
 
 /// What the process was asked to do.
@@ -21,12 +22,16 @@ pub enum Task {
     Completions(Shell),
     /// Ask a server whether it is well; ourselves when none is named.
     Health(Option<String>),
+    /// Make an API key of this name.
+    NewKey(String),
+    /// Read a key and print what it is known by.
+    HashKey,
 }
 
 /// What rooms are called in the help.
 fn heading(room: &str) -> &'static str {
     match room {
-        "server" | "admin" => "Serving",
+        "server" | "admin" | "access" => "Serving",
         "model" | "index" | "tokenizer" => "Model and cache",
         "routing" => "Routing",
         "workers" | "proxy" => "Workers",
@@ -74,6 +79,17 @@ pub fn command() -> Command {
             Command::new("health")
                 .about("Asks a server whether it is well; fails when it is not")
                 .arg(Arg::new("url").value_name("URL").help("[default: /live of a router with these settings]")),
+        )
+        .subcommand(
+            Command::new("key")
+                .about("Makes API keys")
+                .subcommand_required(true)
+                .subcommand(
+                    Command::new("new")
+                        .about("Prints a new key, once, and its entry for the keys' file")
+                        .arg(Arg::new("name").value_name("NAME").required(true).help("What the key is called")),
+                )
+                .subcommand(Command::new("hash").about("Reads a key from its input and prints its SHA-256")),
         )
         .subcommand(
             Command::new("completions")
@@ -131,6 +147,12 @@ pub fn read(
         Some(("config", asked)) if asked.get_flag("markdown") => (Task::PrintReference, asked),
         Some(("health", asked)) => (Task::Health(asked.get_one::<String>("url").cloned()), asked),
         Some(("config", asked)) => (Task::PrintConfig, asked),
+        Some(("key", asked)) => match asked.subcommand() {
+            Some(("new", asked)) => {
+                (Task::NewKey(asked.get_one::<String>("name").cloned().unwrap_or_default()), asked)
+            }
+            _ => (Task::HashKey, asked),
+        },
         Some(("completions", asked)) => {
             let shell = asked.get_one::<Shell>("shell").copied().unwrap_or(Shell::Bash);
             (Task::Completions(shell), asked)
@@ -175,6 +197,28 @@ pub fn print_config(settings: &Settings, out: &mut impl Write) -> std::io::Resul
     }
     Ok(())
 }
+
+/// A new key, on a line of its own, and its entry for the keys' file.
+pub fn print_new_key(name: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    let key = access::new_key().map_err(anyhow::Error::msg)?;
+    let entry = format!("[[keys]]\nname = \"{name}\"\nsha256 = \"{}\"\n", Digest::of(key.as_bytes()).hex());
+    // What could not be read back is not handed out.
+    access::read_keys(&entry, 1).map_err(anyhow::Error::msg)?;
+    write!(out, "{key}\n\n{entry}")?;
+    Ok(())
+}
+
+/// What a key is known by.
+pub fn print_digest(input: impl Read, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut key = String::new();
+    input.take(MOST_INPUT).read_to_string(&mut key)?;
+    anyhow::ensure!(!key.trim().is_empty(), "there is nothing to read, expected a key");
+    writeln!(out, "{}", Digest::of(key.trim().as_bytes()).hex())?;
+    Ok(())
+}
+
+/// No key is longer.
+const MOST_INPUT: u64 = 4096;
 
 /// A file with every setting's meaning and default.
 pub fn print_defaults(out: &mut impl Write) -> std::io::Result<()> {

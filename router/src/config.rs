@@ -149,6 +149,15 @@ settings! {
         /// Its port; 0 for none
         port: u16 = "8090", flag "admin-port", value "PORT";
     }
+    /// Who may ask for what.
+    access: AccessSettings {
+        /// TOML file with API keys and their limits, read again when it changes; without it everything is open
+        keys_file: Option<PathBuf> = "''", flag "api-keys", value "FILE";
+        /// Keys it may have
+        max_keys: usize = "10000";
+        /// Whether /metrics of the API's own port needs no key
+        open_metrics: bool = "true";
+    }
     /// What turns requests into tokens.
     model: ModelSettings {
         /// Directory with tokenizer.json and chat template; without it, what engines say of their model is looked for
@@ -270,6 +279,8 @@ settings! {
     proxy: Proxy {
         /// How requests travel: http is the only way
         request_plane: String = "'http'", env "DYN_REQUEST_PLANE";
+        /// File with the engines' own API key (vLLM's --api-key), sent to every worker
+        worker_api_key_file: Option<PathBuf> = "''";
         /// How long connecting to a worker may take
         connect_timeout_ms: u64 = "2000";
         /// How long a streamed answer may take to begin
@@ -367,6 +378,9 @@ impl Config {
         }
         if !(0.0..=1.0).contains(&self.proxy.breaker_share) {
             return refuse("proxy", "breaker_share", "a share between 0 and 1");
+        }
+        if self.access.max_keys > 1 << 20 {
+            return refuse("access", "max_keys", "at most 1048576");
         }
         for (room, name, value) in [
             ("server", "body_limit_mib", self.server.body_limit_mib as u64),

@@ -1,9 +1,12 @@
 //! What goes wrong, told twice: to the client in OpenAI's form, and to the log with causes and addresses.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::json;
 
+use crate::access::LimitKind;
 use crate::scheduling::NoPlace;
 
 /// Whose fault it is.
@@ -22,6 +25,12 @@ pub enum RouterError {
     BodyTooLarge { limit_mib: usize },
     #[error("the request's body did not arrive within {seconds} s")]
     BodyTooSlow { seconds: u64 },
+    #[error("{message}")]
+    Unauthorized { message: &'static str },
+    #[error("{message}")]
+    Forbidden { message: String },
+    #[error("the key's limit of {most} {} is reached; try again in {} s", limit.setting(), seconds(*after))]
+    OverLimit { limit: LimitKind, most: u32, after: Duration },
     #[error("no model `{model}` is served here; served now: {served}")]
     UnknownModel { model: String, served: String },
     #[error("there is nothing at {method} {path}")]
@@ -84,6 +93,11 @@ impl Failure {
     }
 }
 
+/// Whole seconds, so that nobody comes back too early.
+pub fn seconds(after: Duration) -> u64 {
+    (after.as_nanos().div_ceil(1_000_000_000) as u64).max(1)
+}
+
 impl RouterError {
     pub fn bad_request(param: impl Into<Option<String>>, message: impl Into<String>) -> Self {
         Self::BadRequest { message: message.into(), param: param.into(), code: None }
@@ -102,12 +116,19 @@ impl RouterError {
 
     /// Whether the same request may do better later.
     pub fn retryable(&self) -> bool {
-        !matches!(self.fault(), Fault::Client) && !matches!(self, Self::Internal)
+        match self {
+            Self::OverLimit { .. } => true,
+            Self::Internal => false,
+            _ => self.fault() != Fault::Client,
+        }
     }
 
     pub fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest { .. } => StatusCode::BAD_REQUEST,
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::OverLimit { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::UnknownModel { .. } | Self::UnknownPath { .. } | Self::NotFound { .. } => {
@@ -127,6 +148,9 @@ impl RouterError {
 
     fn kind(&self) -> &'static str {
         match self {
+            Self::Unauthorized { .. } => "authentication_error",
+            Self::Forbidden { .. } => "permission_error",
+            Self::OverLimit { .. } => "rate_limit_error",
             Self::UnknownPath { .. } | Self::NotFound { .. } => "not_found_error",
             Self::NoWorker { .. }
             | Self::Full { .. }
@@ -141,6 +165,9 @@ impl RouterError {
     pub fn code(&self) -> Option<&'static str> {
         match self {
             Self::BadRequest { code, .. } => *code,
+            Self::Unauthorized { .. } => Some("invalid_api_key"),
+            Self::Forbidden { .. } => Some("forbidden"),
+            Self::OverLimit { .. } => Some("rate_limit_exceeded"),
             Self::BodyTooLarge { .. } => Some("body_too_large"),
             Self::BodyTooSlow { .. } => Some("body_too_slow"),
             Self::UnknownModel { .. } => Some("model_not_found"),
@@ -177,6 +204,8 @@ impl RouterError {
     /// The word for `error_type` in metrics, Dynamo's where it has one.
     pub fn class(&self) -> &'static str {
         match self {
+            Self::Unauthorized { .. } | Self::Forbidden { .. } => "unauthorized",
+            Self::OverLimit { .. } => "rate_limited",
             Self::UnknownModel { .. } | Self::UnknownPath { .. } => "not_found",
             Self::NoWorker { .. }
             | Self::Busy { .. }

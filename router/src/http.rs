@@ -14,12 +14,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::listener::{Edge, Listener};
+use crate::access::Key;
 use crate::app::Router;
 use crate::error::{Fault, RouterError};
 use crate::openai::Endpoint;
@@ -45,9 +46,9 @@ pub async fn answer(
     let id = RequestId::of(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let version = request.version();
-    let answered = match door {
+    let (answered, key) = match door {
         Door::Public => public(&router, request, arrived, &id).await,
-        Door::Admin => admin::answer(&router, request).await,
+        Door::Admin => (admin::answer(&router, request).await, None),
     };
     let mut response = answered.unwrap_or_else(|error| {
         if error.fault() != Fault::Client {
@@ -62,12 +63,33 @@ pub async fn answer(
     if router.draining() && version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    if let Some(key) = key {
+        key.tell_limits(response.headers_mut());
+    }
     Ok(response)
 }
 
+/// The answer, and the key it was asked with. Who may not ask is turned away before anything else is done.
 async fn public(
     router: &Arc<Router>,
     request: Request<Incoming>,
+    arrived: Instant,
+    id: &RequestId,
+) -> (Result<Response<Body>, RouterError>, Option<Arc<Key>>) {
+    let key = match router.access.key(request.uri().path(), request.headers()) {
+        Ok(key) => key,
+        Err(error) => {
+            turn_away(request, STRANGERS_BODY, STRANGERS_PATIENCE).await;
+            return (Err(error), None);
+        }
+    };
+    (known(router, request, key.as_ref(), arrived, id).await, key)
+}
+
+async fn known(
+    router: &Arc<Router>,
+    request: Request<Incoming>,
+    key: Option<&Arc<Key>>,
     arrived: Instant,
     id: &RequestId,
 ) -> Result<Response<Body>, RouterError> {
@@ -83,7 +105,15 @@ async fn public(
     };
     if let Some(endpoint) = endpoint {
         only(&request, &Method::POST, "POST")?;
-        let answered = completions::answer(router, endpoint, request, arrived, id).await;
+        let pass = match key.map(Key::enter).transpose() {
+            Ok(pass) => pass,
+            Err(error) => {
+                router.metrics.refused(endpoint.name(), error.class());
+                turn_away(request, READ_AWAY, READ_AWAY_FOR).await;
+                return Err(error);
+            }
+        };
+        let answered = completions::answer(router, endpoint, request, pass, arrived, id).await;
         return answered
             .inspect_err(|refused| {
                 // Those that got as far as a model are counted by their meter.
@@ -94,7 +124,7 @@ async fn public(
             .map_err(|refused| refused.error);
     }
     let response = match path {
-        "/health" => router.health(),
+        "/health" => router.health(key.is_some() || !router.access.on()),
         "/live" => text(StatusCode::OK, "live"),
         "/ready" => match router.ready() {
             Ok(()) => text(StatusCode::OK, "ready"),
@@ -102,14 +132,16 @@ async fn public(
         },
         "/metrics" => exposition::answer(router),
         "/version" => json_answer(StatusCode::OK, &json!({ "version": env!("CARGO_PKG_VERSION") })),
-        "/v1/models" => json_answer(StatusCode::OK, &router.models()),
+        "/v1/models" => json_answer(StatusCode::OK, &router.models(key.map(Arc::as_ref))),
         "/openapi.json" => {
             let mut response = text(StatusCode::OK, OPENAPI);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             response
         }
         _ => match path.strip_prefix("/v1/models/").map(decoded) {
-            Some(name) if !name.is_empty() => json_answer(StatusCode::OK, &router.model(&name)?),
+            Some(name) if !name.is_empty() => {
+                json_answer(StatusCode::OK, &router.model(&name, key.map(Arc::as_ref))?)
+            }
             _ => {
                 let (method, path) = (request.method().to_string(), path.to_owned());
                 return Err(RouterError::UnknownPath { method, path });
@@ -177,6 +209,9 @@ fn json_answer(status: StatusCode, value: &Value) -> Response<Body> {
 
 /// How much of a body that is too large is read away, so that its sender gets to read why.
 const READ_AWAY: usize = 64 << 20;
+/// The same for somebody without a key.
+const STRANGERS_BODY: usize = 256 << 10;
+const STRANGERS_PATIENCE: Duration = Duration::from_secs(1);
 const READ_AWAY_FOR: Duration = Duration::from_secs(5);
 
 /// The whole body, if it comes in time and is not too large.
@@ -213,17 +248,29 @@ async fn read_body(mut body: Incoming, limit_mib: usize, patience: Duration) -> 
     let read = tokio::time::timeout(patience, read).await;
     let read = read.unwrap_or(Err(RouterError::BodyTooSlow { seconds: patience.as_secs() }));
     if matches!(read, Err(RouterError::BodyTooLarge { .. })) {
-        let away = async {
-            let mut left = READ_AWAY;
-            while let Some(Ok(frame)) = body.frame().await
-                && left > 0
-            {
-                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-            }
-        };
-        let _ = tokio::time::timeout(READ_AWAY_FOR, away).await;
+        read_away(&mut body, READ_AWAY, READ_AWAY_FOR).await;
     }
     read
+}
+
+/// A body nobody wants: read away as far as it takes for its sender to read the answer. Whoever waits to be asked for it
+/// is not asked.
+async fn turn_away(request: Request<Incoming>, most: usize, patience: Duration) {
+    if !request.headers().contains_key(EXPECT) {
+        read_away(&mut request.into_body(), most, patience).await;
+    }
+}
+
+async fn read_away(body: &mut Incoming, most: usize, patience: Duration) {
+    let away = async {
+        let mut left = most;
+        while left > 0
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+    };
+    let _ = tokio::time::timeout(patience, away).await;
 }
 
 #[cfg(test)]

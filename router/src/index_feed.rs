@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint};
 use kvlane_engine_adapters::feed::{FeedClock, FeedHealth, FeedState, IndexTarget, Target};
 use kvlane_engine_adapters::nats::NatsView;
@@ -111,7 +112,15 @@ impl Target for Gated {
 }
 
 impl Feeds {
-    pub fn start(plan: FeedPlan, reading: Reading, url: &str, index: &Arc<Index>, clock: FeedClock) -> Self {
+    /// `authorization` is shown to engines that are asked over HTTP.
+    pub fn start(
+        plan: FeedPlan,
+        reading: Reading,
+        url: &str,
+        index: &Arc<Index>,
+        clock: FeedClock,
+        authorization: Option<HeaderValue>,
+    ) -> Self {
         let Reading { instance, engine, block_size } = reading;
         let gate = Arc::new(Gate { index: index.clone(), open: RwLock::new(Some(Vec::new())) });
         let mut health: Arc<Mutex<Vec<Arc<FeedHealth>>>> = Arc::default();
@@ -140,7 +149,7 @@ impl Feeds {
                 let gate = gate.clone();
                 let targets = move |worker| gate.target(worker);
                 let poll = Poll::new(WorkerId::new(instance, 0), url, block_size);
-                let poller = Poller::new(poll, targets, clock);
+                let poller = Poller::new(poll, targets, clock).bearing(authorization);
                 health = poller.health();
                 tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
                     let _ = poller.run().await;

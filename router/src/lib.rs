@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod app;
 pub mod cli;
 pub mod config;

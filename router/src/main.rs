@@ -37,12 +37,10 @@ fn main() -> ExitCode {
         Task::PrintReference => cli::print_reference(&mut out),
         Task::Health(url) => {
             let url = url.unwrap_or_else(|| probe::own_address(&config.server));
-            let asked = probe::probe(&url);
-            if let Err(error) = &asked {
-                eprintln!("kvlane: {error:#}");
-            }
-            return if asked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            return said(probe::probe(&url));
         }
+        Task::NewKey(name) => return said(cli::print_new_key(&name, &mut out)),
+        Task::HashKey => return said(cli::print_digest(std::io::stdin().lock(), &mut out)),
         Task::Completions(shell) => {
             clap_complete::generate(shell, &mut cli::command(), "kvlane", &mut out);
             Ok(())
@@ -50,6 +48,16 @@ fn main() -> ExitCode {
     };
     // Whoever reads may have read enough.
     if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn said(done: anyhow::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kvlane: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn run(config: Config, settings: &Settings, sources: &Sources) -> ExitCode {
@@ -78,13 +86,7 @@ fn run(config: Config, settings: &Settings, sources: &Sources) -> ExitCode {
     let served = runtime.block_on(serve(config, settings));
     // Preparations that nobody waits for any more are not waited for.
     runtime.shutdown_background();
-    match served {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("kvlane: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    said(served)
 }
 
 async fn serve(config: Config, settings: &Settings) -> anyhow::Result<()> {

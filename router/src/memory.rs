@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use kvlane_indexer::{Overlap, WorkerId};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::discovery::{Fleet, Served};
 use crate::scheduling::{Decision, Demand, RANKED, Ranked};
@@ -29,6 +29,8 @@ pub struct Explained {
     ranked: Vec<Considered>,
     barred: Vec<Considered>,
     held_out: bool,
+    /// The key it was asked with.
+    key: Option<String>,
     /// Seconds since 1970.
     pub at: f64,
 }
@@ -68,8 +70,14 @@ impl Explained {
             ranked: considered(&decision.ranked),
             barred: considered(&decision.barred),
             held_out: decision.held_out,
+            key: None,
             at,
         }
+    }
+
+    #[must_use]
+    pub fn asked_by(self, key: Option<&str>) -> Self {
+        Self { key: key.map(str::to_owned), ..self }
     }
 
     /// As JSON; workers by the names they have now.
@@ -99,6 +107,7 @@ impl Explained {
             "model": self.model,
             "mode": self.mode,
             "at": self.at,
+            "key": self.key,
             "prompt_tokens": self.prompt_tokens,
             "prompt_tokens_exact": self.exact,
             "block_size": self.block_tokens,
@@ -132,11 +141,11 @@ impl Memory {
     }
 
     /// `explained` is made only when it is kept.
-    pub fn keep(&self, id: &[u8], explained: impl FnOnce() -> Explained) {
+    pub fn keep(&self, key: Option<&str>, id: &[u8], explained: impl FnOnce() -> Explained) {
         if self.most == 0 {
             return;
         }
-        let (id, explained) = (xxh3_64(id), Arc::new(explained()));
+        let (id, explained) = (name_of(key, id), Arc::new(explained()));
         let mut ring = self.ring.lock();
         if ring.by_id.insert(id, explained).is_some() {
             // A client that uses one id twice asks about the last time.
@@ -150,7 +159,13 @@ impl Memory {
         }
     }
 
-    pub fn of(&self, id: &str) -> Option<Arc<Explained>> {
-        self.ring.lock().by_id.get(&xxh3_64(id.as_bytes())).cloned()
+    /// What was asked without a key, or with that one.
+    pub fn of(&self, key: Option<&str>, id: &str) -> Option<Arc<Explained>> {
+        self.ring.lock().by_id.get(&name_of(key, id.as_bytes())).cloned()
     }
+}
+
+/// One client's ids are not another's.
+fn name_of(key: Option<&str>, id: &[u8]) -> u64 {
+    key.map_or_else(|| xxh3_64(id), |key| xxh3_64_with_seed(id, xxh3_64(key.as_bytes())))
 }

@@ -21,6 +21,7 @@ use prometheus::{
     Registry, TextEncoder,
 };
 
+use crate::access::LimitKind;
 use crate::openai::Endpoint;
 
 pub use self::meter::{Meter, Outcome, Phase};
@@ -116,6 +117,49 @@ impl WorkerMetrics {
     }
 }
 
+/// One key's metrics. Whoever still has them when it is gone counts into the void.
+#[derive(Debug)]
+pub struct KeyMetrics {
+    name: String,
+    /// Requests that succeeded, failed and were left by their client.
+    requests: [IntCounter; 3],
+    prompt_tokens: IntCounter,
+    answer_tokens: IntCounter,
+    refused: [IntCounter; LimitKind::ALL.len()],
+}
+
+/// How a key's requests end.
+const KEY_OUTCOMES: [&str; 3] = ["success", "error", "cancelled"];
+const TOKEN_KINDS: [&str; 2] = ["prompt", "answer"];
+
+impl KeyMetrics {
+    pub fn ended(&self, outcome: Outcome, prompt: u64, answer: u64) {
+        let at = match outcome {
+            Outcome::Success => 0,
+            Outcome::Error(_) => 1,
+            Outcome::Cancelled => 2,
+        };
+        self.requests[at].inc();
+        self.prompt_tokens.inc_by(prompt);
+        self.answer_tokens.inc_by(answer);
+    }
+
+    pub fn refused(&self, limit: LimitKind) {
+        self.refused[limit as usize].inc();
+    }
+
+    /// All of it, for people.
+    pub fn used(&self) -> serde_json::Value {
+        let refused: u64 = self.refused.iter().map(IntCounter::get).sum();
+        serde_json::json!({
+            "requests": self.requests.iter().map(IntCounter::get).sum::<u64>(),
+            "prompt_tokens": self.prompt_tokens.get(),
+            "answer_tokens": self.answer_tokens.get(),
+            "refused": refused,
+        })
+    }
+}
+
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -153,6 +197,10 @@ pub struct Metrics {
     malformed: IntCounterVec,
     queue_wait: HistogramVec,
     queue_refused: IntCounterVec,
+    key_requests: IntCounterVec,
+    key_tokens: IntCounterVec,
+    key_refused: IntCounterVec,
+    unauthorized: IntCounter,
 }
 
 /// Where a placement's time goes, by Dynamo's names.
@@ -371,6 +419,25 @@ impl Metrics {
                 "Requests refused because too many waited, or because they had waited too long.",
                 &["reason"],
             )?,
+            key_requests: make.counters(
+                "kvlane_key_requests_total",
+                "Requests of an API key that are over, by how they ended.",
+                &["key", "outcome"],
+            )?,
+            key_tokens: make.counters(
+                "kvlane_key_tokens_total",
+                "Tokens of an API key's prompts and answers.",
+                &["key", "kind"],
+            )?,
+            key_refused: make.counters(
+                "kvlane_key_refused_total",
+                "Requests of an API key that were refused because a limit was reached.",
+                &["key", "limit"],
+            )?,
+            unauthorized: make.add(IntCounter::new(
+                "kvlane_unauthorized_total",
+                "Requests without an API key that is known and has not expired, where one was needed.",
+            ))?,
             declared: Vec::new(),
             registry: registry.clone(),
         };
@@ -486,6 +553,37 @@ impl Metrics {
         for reason in crate::error::Failure::NAMES {
             let _ = self.failures.remove_label_values(&[worker, reason]);
         }
+    }
+
+    /// One key's metrics; to be asked with names from the keys' file only, and given back by [`Metrics::forget_key`].
+    pub fn key(&self, name: &str) -> Arc<KeyMetrics> {
+        let [prompt_tokens, answer_tokens] =
+            TOKEN_KINDS.map(|kind| self.key_tokens.with_label_values(&[name, kind]));
+        Arc::new(KeyMetrics {
+            name: name.to_owned(),
+            requests: KEY_OUTCOMES.map(|outcome| self.key_requests.with_label_values(&[name, outcome])),
+            prompt_tokens,
+            answer_tokens,
+            refused: LimitKind::ALL.map(|limit| self.key_refused.with_label_values(&[name, limit.name()])),
+        })
+    }
+
+    /// A key that is gone takes its series along.
+    pub fn forget_key(&self, key: &KeyMetrics) {
+        let name = key.name.as_str();
+        for outcome in KEY_OUTCOMES {
+            let _ = self.key_requests.remove_label_values(&[name, outcome]);
+        }
+        for kind in TOKEN_KINDS {
+            let _ = self.key_tokens.remove_label_values(&[name, kind]);
+        }
+        for limit in LimitKind::ALL {
+            let _ = self.key_refused.remove_label_values(&[name, limit.name()]);
+        }
+    }
+
+    pub fn unauthorized(&self) {
+        self.unauthorized.inc();
     }
 
     /// Everything counted here, in Prometheus' text form.

@@ -1,12 +1,13 @@
 //! A client's request: its bytes as they came, and a typed view of the fields that matter here.
 //!
-//! The bytes go to the engine unchanged, with three exceptions:
+//! The bytes go to the engine unchanged, with few exceptions:
 //! `stream_options.include_usage` is asked for when a stream's client did not, because only the final usage tells what
 //! was cached; `kv_cache_report_mode` is taken out of `vllm_xargs`, because it would make an engine announce blocks
-//! twice; and for TensorRT-LLM, which refuses fields it does not know, the routers' own blocks `ext` and `nvext` are
-//! left out.
+//! twice; for TensorRT-LLM, which refuses fields it does not know, the routers' own blocks `ext` and `nvext` are left
+//! out; and a client's key may impose a `cache_salt` and a bound on `priority`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use kvlane_engine_adapters::engine_facts::Engine;
@@ -14,9 +15,10 @@ use kvlane_engine_adapters::openai::GenerateRequest;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::RouterError;
+use crate::scheduling::Priority;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,14 +83,46 @@ pub struct Named {
     pub stream: Option<bool>,
 }
 
+/// What a client's key makes of its requests.
+#[derive(Clone, Debug, Default)]
+pub struct Imposed {
+    /// Keeps its blocks apart from everybody else's.
+    pub salt: Option<String>,
+    /// The most urgent it may be.
+    pub ceiling: Option<Priority>,
+}
+
+impl Imposed {
+    /// The salt of a request whose client says that one. Keys' salts have no slash, so the first one ends what is the
+    /// key's, and nothing that a client says makes another key's salt.
+    fn salt(&self, own: Option<&str>) -> Option<String> {
+        let own = own.filter(|own| !own.is_empty());
+        match (&self.salt, own) {
+            (Some(salt), None) => Some(salt.clone()),
+            (salt, Some(own)) => Some(format!("{}/{own}", salt.as_deref().unwrap_or_default())),
+            (None, None) => None,
+        }
+    }
+
+    fn priority(&self, own: Option<i32>) -> Option<i32> {
+        let ceiling = self.ceiling?;
+        Priority::of_number(own?).before(ceiling).then(|| ceiling.number())
+    }
+}
+
+/// A field's value: where it is, or nowhere yet, and what it becomes.
+type Splice = (Option<Range<usize>>, String);
+
 /// Top-level fields that may have to change, as ranges of the body.
 #[derive(Clone, Debug, Default)]
 struct Edits {
     /// Behind the opening brace, and whether other fields follow.
     start: usize,
     empty: bool,
-    stream_options: Option<(std::ops::Range<usize>, String)>,
-    xargs: Option<(std::ops::Range<usize>, String)>,
+    stream_options: Option<Range<usize>>,
+    /// Those that any engine gets, by their names.
+    always: Vec<(&'static str, Splice)>,
+    with_usage: String,
     /// Whether it has blocks for routers.
     own_blocks: bool,
 }
@@ -103,13 +137,18 @@ struct Raw<'a> {
     ext: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     nvext: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    cache_salt: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    priority: Option<&'a RawValue>,
 }
 
 /// Whether any of those names is in a body, be it in a text; or something is written in a way that could hide one.
-fn may_have_edits(body: &[u8]) -> bool {
-    ["\"stream_options\"", "\"vllm_xargs\"", "\"ext\"", "\"nvext\"", "\\u00"]
-        .into_iter()
-        .any(|mark| memmem::find(body, mark.as_bytes()).is_some())
+fn may_have_edits(body: &[u8], imposed: bool) -> bool {
+    let marks = ["\"stream_options\"", "\"vllm_xargs\"", "\"ext\"", "\"nvext\"", "\\u00"];
+    let theirs = ["\"cache_salt\"", "\"priority\""];
+    let marks = marks.into_iter().chain(theirs.into_iter().filter(|_| imposed));
+    marks.into_iter().any(|mark| memmem::find(body, mark.as_bytes()).is_some())
 }
 
 /// A field that is there, be it `null`.
@@ -118,18 +157,12 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawV
 }
 
 impl ClientRequest {
-    pub fn read(endpoint: Endpoint, bytes: Bytes) -> Result<Self, RouterError> {
-        // A list would be read as a struct's fields in order.
-        if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
-            return Err(RouterError::bad_request(
-                None,
-                "the body is not JSON of the right kind: a list, expected an object",
-            ));
-        }
-        let view: GenerateRequest =
+    pub fn read(endpoint: Endpoint, bytes: Bytes, imposed: Option<&Imposed>) -> Result<Self, RouterError> {
+        refuse_list(&bytes)?;
+        let mut view: GenerateRequest =
             serde_json::from_slice(&bytes).map_err(|_| json_error::<GenerateRequest>(&bytes))?;
         // Read a second time only if there may be something to find.
-        let raw: Raw<'_> = if may_have_edits(&bytes) {
+        let raw: Raw<'_> = if may_have_edits(&bytes, imposed.is_some()) {
             serde_json::from_slice(&bytes).map_err(|_| json_error::<Raw<'_>>(&bytes))?
         } else {
             Raw::default()
@@ -147,7 +180,7 @@ impl ClientRequest {
             }
             _ => {}
         }
-        let edits = Edits::find(&bytes, &raw, &view);
+        let edits = Edits::find(&bytes, &raw, &mut view, imposed);
         Ok(Self { endpoint, bytes, view, edits })
     }
 
@@ -176,40 +209,37 @@ impl ClientRequest {
     pub fn body_for(&self, engine: Engine) -> Bytes {
         let adds_usage = self.adds_usage(engine);
         let strips = engine == Engine::Trtllm && self.edits.own_blocks;
-        if !adds_usage && !strips && self.edits.xargs.is_none() {
+        if !adds_usage && !strips && self.edits.always.is_empty() {
             return self.bytes.clone();
         }
-        let edits = &self.edits;
-        // (what is replaced, by what), in any order.
-        let mut splices: Vec<(std::ops::Range<usize>, &str)> = Vec::new();
-        if adds_usage {
-            match &edits.stream_options {
-                Some((range, with)) => splices.push((range.clone(), with)),
-                None if edits.empty => {
-                    splices.push((edits.start..edits.start, r#""stream_options":{"include_usage":true}"#));
-                }
-                None => {
-                    splices.push((edits.start..edits.start, r#""stream_options":{"include_usage":true},"#));
-                }
-            }
-        }
-        splices.extend(edits.xargs.iter().map(|(range, with)| (range.clone(), with.as_str())));
-        splices.sort_by_key(|(range, _)| range.start);
-        let mut body = BytesMut::with_capacity(self.bytes.len() + 64);
-        let mut from = 0;
-        for (range, with) in splices {
-            body.extend_from_slice(&self.bytes[from..range.start]);
-            body.extend_from_slice(with.as_bytes());
-            from = range.end;
-        }
-        body.extend_from_slice(&self.bytes[from..]);
-        let body = body.freeze();
+        let body = self.edits.applied(&self.bytes, adds_usage);
         if strips { without_own_blocks(&body).unwrap_or(body) } else { body }
     }
 }
 
+/// A body that is passed through, with its client's salt. Engines that take none for it refuse it, and rightly so.
+pub fn salted(bytes: &Bytes, imposed: &Imposed) -> Result<Bytes, RouterError> {
+    refuse_list(bytes)?;
+    let raw: Raw<'_> = serde_json::from_slice(bytes).map_err(|_| json_error::<Raw<'_>>(bytes))?;
+    let own = raw.cache_salt.and_then(|salt| serde_json::from_str::<String>(salt.get()).ok());
+    let priority = raw.priority.and_then(|priority| serde_json::from_str(priority.get()).ok());
+    let mut view = GenerateRequest { cache_salt: own, priority, ..GenerateRequest::default() };
+    let edits = Edits::find(bytes, &raw, &mut view, Some(imposed));
+    Ok(edits.applied(bytes, false))
+}
+
+/// A list would be read as a struct's fields in order.
+fn refuse_list(bytes: &[u8]) -> Result<(), RouterError> {
+    if bytes.trim_ascii_start().first().is_some_and(|first| *first == b'[') {
+        let message = "the body is not JSON of the right kind: a list, expected an object";
+        return Err(RouterError::bad_request(None, message));
+    }
+    Ok(())
+}
+
 impl Edits {
-    fn find(bytes: &Bytes, raw: &Raw<'_>, view: &GenerateRequest) -> Self {
+    /// What is imposed changes the view as well.
+    fn find(bytes: &Bytes, raw: &Raw<'_>, view: &mut GenerateRequest, imposed: Option<&Imposed>) -> Self {
         let place = |value: &RawValue| {
             // A raw value borrows from the body, so its place is where it points.
             let start = value.get().as_ptr() as usize - bytes.as_ptr() as usize;
@@ -217,13 +247,60 @@ impl Edits {
         };
         let start = bytes.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
         let empty = bytes[start..].trim_ascii_start().first() == Some(&b'}');
-        let stream_options = raw.stream_options.map(|value| (place(value), with_usage(value.get())));
-        let asked = view.streams().then_some(stream_options).flatten();
-        let xargs = raw.vllm_xargs.and_then(|value| Some((place(value), without_report_mode(value.get())?)));
-        let own_blocks = raw.ext.is_some() || raw.nvext.is_some();
-        Self { start, empty, stream_options: asked, xargs, own_blocks }
+        let mut always = Vec::new();
+        if let Some(xargs) = raw.vllm_xargs
+            && let Some(without) = without_report_mode(xargs.get())
+        {
+            always.push(("vllm_xargs", (Some(place(xargs)), without)));
+        }
+        if let Some(salt) = imposed.and_then(|imposed| imposed.salt(view.cache_salt.as_deref())) {
+            always.push(("cache_salt", (raw.cache_salt.map(place), json!(salt).to_string())));
+            view.cache_salt = Some(salt);
+        }
+        if let Some(number) = imposed.and_then(|imposed| imposed.priority(view.priority)) {
+            always.push(("priority", (raw.priority.map(place), number.to_string())));
+            view.priority = Some(number);
+        }
+        Self {
+            start,
+            empty,
+            stream_options: raw.stream_options.filter(|_| view.streams()).map(place),
+            with_usage: with_usage(raw.stream_options.map_or("{}", RawValue::get)),
+            always,
+            own_blocks: raw.ext.is_some() || raw.nvext.is_some(),
+        }
+    }
+
+    fn applied(&self, bytes: &Bytes, adds_usage: bool) -> Bytes {
+        let usage = (self.stream_options.clone(), self.with_usage.clone());
+        let usage = adds_usage.then_some(("stream_options", usage));
+        let (mut replaced, mut added) = (Vec::new(), String::new());
+        for (name, (place, value)) in usage.iter().chain(&self.always) {
+            match place {
+                Some(place) => replaced.push((place, value)),
+                None => added.push_str(&format!("\"{name}\":{value},")),
+            }
+        }
+        if self.empty {
+            added.pop();
+        }
+        replaced.sort_by_key(|(place, _)| place.start);
+        let mut body = BytesMut::with_capacity(bytes.len() + added.len() + ROOM);
+        body.extend_from_slice(&bytes[..self.start]);
+        body.extend_from_slice(added.as_bytes());
+        let mut from = self.start;
+        for (place, with) in replaced {
+            body.extend_from_slice(&bytes[from..place.start]);
+            body.extend_from_slice(with.as_bytes());
+            from = place.end;
+        }
+        body.extend_from_slice(&bytes[from..]);
+        body.freeze()
     }
 }
+
+/// What a field may grow by before the body has to be moved.
+const ROOM: usize = 128;
 
 /// The client's stream options, and usage with them.
 fn with_usage(options: &str) -> String {
@@ -270,7 +347,7 @@ mod tests {
     use super::*;
 
     fn chat(body: &str) -> Result<ClientRequest, RouterError> {
-        ClientRequest::read(Endpoint::Chat, Bytes::copy_from_slice(body.as_bytes()))
+        ClientRequest::read(Endpoint::Chat, Bytes::copy_from_slice(body.as_bytes()), None)
     }
 
     fn sent(body: &str, engine: Engine) -> String {
@@ -306,6 +383,61 @@ mod tests {
         assert_eq!(sent(own, Engine::Vllm), own);
     }
 
+    fn imposed(salt: Option<&str>, ceiling: Option<Priority>) -> Imposed {
+        Imposed { salt: salt.map(str::to_owned), ceiling }
+    }
+
+    #[test]
+    fn a_keys_salt_is_in_every_body_and_no_client_gets_around_it() {
+        let (tenant, plain) = (imposed(Some("a"), None), imposed(None, None));
+        for (imposed, body, expected) in [
+            (&tenant, r#"{"messages":[{}]}"#, Some("a")),
+            (&tenant, r#"{"messages":[{}],"cache_salt":null}"#, Some("a")),
+            (&tenant, r#"{"messages":[{}],"cache_salt":""}"#, Some("a")),
+            (&tenant, r#"{"messages":[{}],"cache_salt":"b"}"#, Some("a/b")),
+            (&tenant, r#"{"messages":[{}],"\u0063ache_salt":"b"}"#, Some("a/b")),
+            (&tenant, r#"{"stream":true,"cache_salt":"b/c\"","messages":[{}]}"#, Some("a/b/c\"")),
+            (&plain, r#"{"messages":[{}]}"#, None),
+            (&plain, r#"{"messages":[{}],"cache_salt":"a"}"#, Some("/a")),
+            (&plain, r#"{"messages":[{}],"cache_salt":"a/b"}"#, Some("/a/b")),
+        ] {
+            let bytes = Bytes::copy_from_slice(body.as_bytes());
+            let read = ClientRequest::read(Endpoint::Chat, bytes.clone(), Some(imposed)).unwrap();
+            assert_eq!(read.view.cache_salt.as_deref(), expected, "{body}");
+            for sent in
+                [read.body_for(Engine::Vllm), read.body_for(Engine::Trtllm), salted(&bytes, imposed).unwrap()]
+            {
+                let text = std::str::from_utf8(&sent).unwrap();
+                let sent: Value = serde_json::from_str(text).unwrap();
+                assert_eq!(sent["cache_salt"].as_str(), expected, "{body}");
+                let names = text.matches("ache_salt\"").count();
+                assert_eq!(names, usize::from(expected.is_some()), "once: {text}");
+            }
+        }
+        assert_eq!(salted(&Bytes::from_static(b" { } "), &tenant).unwrap(), r#" {"cache_salt":"a" } "#);
+        let twice = Bytes::from_static(br#"{"messages":[{}],"cache_salt":"b","cache_salt":"c"}"#);
+        assert!(ClientRequest::read(Endpoint::Chat, twice.clone(), Some(&tenant)).is_err());
+        assert!(salted(&twice, &tenant).is_err() && salted(&Bytes::from_static(b"[{}]"), &tenant).is_err());
+    }
+
+    #[test]
+    fn a_client_is_no_more_urgent_than_its_key() {
+        for (ceiling, own, expected) in [
+            (Priority::Normal, "-5", 0),
+            (Priority::Normal, "0", 0),
+            (Priority::Normal, "7", 7),
+            (Priority::Low, "0", 1),
+            (Priority::High, "-5", -5),
+        ] {
+            let body = format!(r#"{{"messages":[{{}}],"priority": {own} }}"#);
+            let imposed = imposed(None, Some(ceiling));
+            let read = ClientRequest::read(Endpoint::Chat, body.clone().into(), Some(&imposed)).unwrap();
+            assert_eq!(read.view.priority, Some(expected), "{body}");
+            let sent: Value = serde_json::from_slice(&read.body_for(Engine::Vllm)).unwrap();
+            assert_eq!(sent["priority"], expected, "{body}");
+        }
+    }
+
     #[test]
     fn what_is_malformed_is_named_by_its_path() {
         for (body, param, says) in [
@@ -333,8 +465,8 @@ mod tests {
             }
             assert_eq!(error.status().as_u16(), 400);
         }
-        let error =
-            ClientRequest::read(Endpoint::Completions, Bytes::from_static(b"{\"prompt\": {}}")).unwrap_err();
+        let error = ClientRequest::read(Endpoint::Completions, Bytes::from_static(b"{\"prompt\": {}}"), None)
+            .unwrap_err();
         assert!(error.to_string().contains("`prompt`"), "{error}");
     }
 }

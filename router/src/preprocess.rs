@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hyper::header::HeaderValue;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::model::Model;
 use kvlane_engine_adapters::openai::{self, GenerateRequest};
@@ -22,7 +23,7 @@ pub use self::models::ModelFinder;
 pub use self::pool::Pool;
 pub use self::token_cache::{TokenCache, TokenCacheStats};
 use crate::error::RouterError;
-use crate::openai::{ClientRequest, Named, json_error};
+use crate::openai::{ClientRequest, Imposed, Named, json_error, salted};
 
 /// How a model's requests become tokens.
 #[derive(Clone, Debug)]
@@ -113,6 +114,13 @@ impl Preprocessor {
         Self { pool, cache: Arc::new(TokenCache::new(cache_bytes)), engines }
     }
 
+    /// Shows this to engines.
+    #[must_use]
+    pub fn bearing(mut self, authorization: Option<HeaderValue>) -> Self {
+        self.engines = self.engines.bearing(authorization);
+        self
+    }
+
     pub fn cache_stats(&self) -> TokenCacheStats {
         self.cache.stats()
     }
@@ -135,16 +143,26 @@ impl Preprocessor {
         &self,
         endpoint: crate::openai::Endpoint,
         bytes: Bytes,
+        imposed: Option<Arc<Imposed>>,
     ) -> Result<Arc<ClientRequest>, RouterError> {
         let size = bytes.len();
-        Ok(Arc::new(self.run(size, move || ClientRequest::read(endpoint, bytes)).await??))
+        let read = move || ClientRequest::read(endpoint, bytes, imposed.as_deref());
+        Ok(Arc::new(self.run(size, read).await??))
     }
 
     /// What of a request that is passed through has to be known, and its body.
-    pub async fn named(&self, bytes: Bytes) -> Result<(Named, Bytes), RouterError> {
-        let (size, body) = (bytes.len(), bytes.clone());
-        let read = move || serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes));
-        Ok((self.run(size, read).await??, body))
+    pub async fn named(
+        &self,
+        bytes: Bytes,
+        imposed: Option<Arc<Imposed>>,
+    ) -> Result<(Named, Bytes), RouterError> {
+        let size = bytes.len();
+        let read = move || {
+            let named = serde_json::from_slice(&bytes).map_err(|_| json_error::<Named>(&bytes))?;
+            let body = imposed.map_or(Ok(bytes.clone()), |imposed| salted(&bytes, &imposed))?;
+            Ok((named, body))
+        };
+        self.run(size, read).await?
     }
 
     /// The request's prompt. `engine` is a worker that can be asked when there is no tokenizer here; `now` the wall

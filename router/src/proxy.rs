@@ -21,7 +21,8 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Body as _;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, TRANSFER_ENCODING,
+    ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    TRANSFER_ENCODING, WWW_AUTHENTICATE,
 };
 use hyper::{HeaderMap, Method, Response, StatusCode};
 use kvlane_engine_adapters::engine_facts::Engine;
@@ -43,7 +44,7 @@ pub use self::sse::SseWatch;
 pub use self::upstream::{AnswerBody, Connections, Upstreams};
 use crate::config::Proxy as ProxySettings;
 use crate::discovery::{Keeper, Served, Sight, Worker};
-use crate::error::{Failure, RouterError};
+use crate::error::{Failure, RouterError, seconds};
 use crate::index_feed::Feeds;
 use crate::metrics::{Metrics, Migration, Outcome};
 use crate::openai::ClientRequest;
@@ -600,10 +601,15 @@ pub fn refuse(error: &RouterError) -> Response<Body> {
     if error.status() == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     }
-    if let RouterError::MethodNotAllowed { allowed, .. } = error
-        && let Ok(allowed) = HeaderValue::from_str(allowed)
-    {
-        headers.insert(hyper::header::ALLOW, allowed);
+    match error {
+        RouterError::MethodNotAllowed { allowed, .. } => {
+            headers.insert(ALLOW, HeaderValue::from_static(allowed));
+        }
+        RouterError::Unauthorized { .. } => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        RouterError::OverLimit { after, .. } => drop(headers.insert(RETRY_AFTER, seconds(*after).into())),
+        _ => {}
     }
     response
 }

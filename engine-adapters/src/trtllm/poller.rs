@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashSet;
+use hyper::header::HeaderValue;
 use kvlane_indexer::{
     BlockHasher, BlockSize, EngineBlockId, KvEvent, Namespace, StoredBlock, Tier, WorkerId,
 };
@@ -93,6 +94,13 @@ impl Poller {
         let first = poller.poll.worker.dp_rank;
         poller.rank(first);
         poller
+    }
+
+    /// Shows this with every question.
+    #[must_use]
+    pub fn bearing(mut self, authorization: Option<HeaderValue>) -> Self {
+        self.client = self.client.bearing(authorization);
+        self
     }
 
     /// The health of every rank heard of so far.

@@ -57,7 +57,10 @@ pub(crate) async fn send(
     let stream = TcpStream::connect(to).await.unwrap();
     let (mut client, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let mut request = Request::builder().method(method).uri(path).header("host", "worker");
+    let mut request = Request::builder().method(method).uri(path);
+    if !headers.iter().any(|(name, _)| *name == "host") {
+        request = request.header("host", to.to_string());
+    }
     for (name, value) in headers {
         request = request.header(*name, *value);
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use hyper::header::HeaderValue;
 use kvlane_engine_adapters::engine_facts::{
     Engine, EngineFacts, EngineProbe, EventEndpoint, ServedModel, instance_of,
 };
@@ -74,6 +75,8 @@ pub struct KeeperTools {
     pub metrics: Arc<Metrics>,
     pub scheduler: Arc<Scheduler>,
     pub peers: Arc<Peers>,
+    /// What engines want to be shown.
+    pub authorization: Option<HeaderValue>,
 }
 
 /// See the [module](self).
@@ -88,6 +91,7 @@ pub struct Keeper {
     scheduler: Arc<Scheduler>,
     peers: Arc<Peers>,
     tokenize: HttpClient,
+    authorization: Option<HeaderValue>,
     nats: OnceLock<NatsView>,
     fleet: ArcSwap<Fleet>,
     changed: watch::Sender<u64>,
@@ -146,10 +150,11 @@ const ROLL_CALL: Duration = Duration::from_secs(1);
 
 impl Keeper {
     pub fn new(config: KeeperConfig, tools: KeeperTools, stop: CancellationToken) -> Arc<Self> {
-        let KeeperTools { index, clock, finder, metrics, scheduler, peers } = tools;
+        let KeeperTools { index, clock, finder, metrics, scheduler, peers, authorization } = tools;
         Arc::new(Self {
-            probe: EngineProbe::new(config.probe_timeout),
-            tokenize: HttpClient::new(config.probe_timeout, 1 << 16),
+            probe: EngineProbe::new(config.probe_timeout).bearing(authorization.clone()),
+            tokenize: HttpClient::new(config.probe_timeout, 1 << 16).bearing(authorization.clone()),
+            authorization,
             config,
             index,
             clock,
@@ -325,7 +330,14 @@ impl Keeper {
             // Full is full: then nothing is expected of it.
             let _ = self.index.register(WorkerId::new(worker.instance, *rank));
         }
-        *feeds = Some(Feeds::start(plan, reading, &worker.url, &self.index, self.clock));
+        *feeds = Some(Feeds::start(
+            plan,
+            reading,
+            &worker.url,
+            &self.index,
+            self.clock,
+            self.authorization.clone(),
+        ));
     }
 
     /// The group of those who serve the same base model, if the worker fits in: where all who are ready have blocks of

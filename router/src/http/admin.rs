@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::completions::{Asker, prompt, read_either, session_key};
 use super::{decoded, exposition, json_answer, read_body, text};
+use crate::access::Key;
 use crate::app::Router;
 use crate::config::{KvPolicy, Mode, Routing};
 use crate::discovery::Worker;
@@ -32,7 +33,7 @@ pub(super) async fn answer(
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
     let (drained, recalled) = (path.strip_prefix("/admin/drain/"), path.strip_prefix("/admin/explain/"));
     let allowed = match path.as_str() {
-        "/admin/workers" | "/admin/index" | "/admin/tree" | "/admin/config" => "GET",
+        "/admin/workers" | "/admin/index" | "/admin/tree" | "/admin/config" | "/admin/keys" => "GET",
         "/admin/mode" => "GET, POST",
         "/admin/explain" => "POST",
         "/metrics" | "/live" | "/ready" | "/health" => "GET",
@@ -53,15 +54,16 @@ pub(super) async fn answer(
         "/admin/index" => index(router),
         "/admin/tree" => tree(router, parts.uri.query())?,
         "/admin/config" => router.settings.clone(),
+        "/admin/keys" => router.access.shown(),
         "/admin/mode" if method == Method::GET => mode(router),
         "/admin/mode" => switch(router, &bytes).await?,
         "/admin/explain" => {
-            let session = Asker::of(&parts.headers, None)?.session;
-            explain(router, bytes, session, parts.uri.query() == Some("hashes=true")).await?
+            let session = Asker::of(&parts.headers, None, None)?.session;
+            explain(router, bytes, session, Wanted::of(router, parts.uri.query())?).await?
         }
         "/metrics" => return Ok(exposition::answer(router)),
         "/live" => return Ok(text(StatusCode::OK, "live")),
-        "/health" => return Ok(router.health()),
+        "/health" => return Ok(router.health(true)),
         "/ready" => {
             return Ok(match router.ready() {
                 Ok(()) => text(StatusCode::OK, "ready"),
@@ -69,7 +71,7 @@ pub(super) async fn answer(
             });
         }
         _ => match recalled {
-            Some(id) => recall(router, &decoded(id))?,
+            Some(id) => recall(router, &decoded(id), Wanted::of(router, parts.uri.query())?.key.as_deref())?,
             None => drain(router, &decoded(drained.unwrap_or_default()), &bytes)?,
         },
     };
@@ -297,7 +299,7 @@ const RESET_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Empties every cache that can be emptied from outside. What is known of a worker goes only when its cache did, or the
 /// index would stay blind to what it still holds.
 async fn reset(router: &Arc<Router>) -> Value {
-    let client = HttpClient::new(RESET_PATIENCE, 1 << 16);
+    let client = HttpClient::new(RESET_PATIENCE, 1 << 16).bearing(router.worker_authorization.clone());
     let mut outcome = Map::new();
     for worker in &router.keeper.fleet().workers {
         let path = match worker.about().engine {
@@ -321,15 +323,44 @@ async fn reset(router: &Arc<Router>) -> Value {
     outcome.into()
 }
 
+/// What an explanation is asked for with: `?key=NAME&hashes=true`.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Who is taken to ask.
+    key: Option<Arc<Key>>,
+    hashes: bool,
+}
+
+impl Wanted {
+    fn of(router: &Router, query: Option<&str>) -> Result<Self, RouterError> {
+        let mut wanted = Self::default();
+        for part in query.unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+            match part.split_once('=') {
+                Some(("hashes", hashes)) => wanted.hashes = hashes == "true",
+                Some(("key", name)) => {
+                    let unknown = || RouterError::NotFound { message: format!("there is no key {name:?}") };
+                    wanted.key = Some(router.access.named(&decoded(name)).ok_or_else(unknown)?);
+                }
+                _ => {
+                    let message = format!("query has {part:?}, expected key=NAME or hashes=true");
+                    return Err(RouterError::bad_request(None, message));
+                }
+            }
+        }
+        Ok(wanted)
+    }
+}
+
 /// What would be decided about a request now, and its blocks' names where they are wanted. Nothing is placed.
 async fn explain(
     router: &Arc<Router>,
     bytes: Bytes,
     session: Option<String>,
-    hashes: bool,
+    Wanted { key, hashes }: Wanted,
 ) -> Result<Value, RouterError> {
-    let request = read_either(router, bytes).await?;
-    let served = router.served(request.view.model.as_deref())?;
+    let key = key.as_deref();
+    let request = read_either(router, bytes, key).await?;
+    let served = router.served(request.view.model.as_deref(), key)?;
     let prompt = prompt(router, &request, &served).await?;
     let overlap = router.index.overlap(&prompt.blocks, router.clock.tick());
     let session = session.or_else(|| request.session());
@@ -337,7 +368,7 @@ async fn explain(
         blocks: prompt.blocks,
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
-        session: session.map(|session| session_key(&session, &served)),
+        session: session.map(|session| session_key(&session, &served, key)),
         room: None,
         streamed: request.streams(),
         arrived: router.scheduler.time(Instant::now()),
@@ -345,7 +376,8 @@ async fn explain(
     let standings = served.standings(&router.sight, &router.scheduler.policy(), &router.index);
     let decision = router.scheduler.explain(&demand, &overlap, &standings, 0, demand.arrived);
     let (mode, at) = (router.mode().name(), since_1970().as_secs_f64());
-    let explained = Explained::new(&served, mode, &demand, prompt.exact, &overlap, &decision, at);
+    let explained = Explained::new(&served, mode, &demand, prompt.exact, &overlap, &decision, at)
+        .asked_by(key.map(Key::name));
     let mut answer = explained.shown(&router.keeper.fleet());
     if hashes {
         answer["block_hashes"] = demand.blocks.iter().map(hex).collect();
@@ -353,9 +385,17 @@ async fn explain(
     Ok(answer)
 }
 
-/// Why a request of late went where it went.
-fn recall(router: &Router, id: &str) -> Result<Value, RouterError> {
-    let Some(explained) = router.memory.of(id) else {
+/// Why a request of late went where it went: the last one of that id, or of that id and key.
+fn recall(router: &Router, id: &str, key: Option<&Key>) -> Result<Value, RouterError> {
+    let found = match key {
+        Some(key) => router.memory.of(Some(key.name()), id),
+        None => {
+            let names = router.access.names();
+            let keys = std::iter::once(None).chain(names.iter().map(|name| Some(name.as_str())));
+            keys.filter_map(|key| router.memory.of(key, id)).max_by(|a, b| a.at.total_cmp(&b.at))
+        }
+    };
+    let Some(explained) = found else {
         let message = format!(
             "no request {id:?} is remembered, expected the x-request-id of one of the last {} placed \
              (routing.remembered_decisions)",

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderValue};
+use hyper::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HOST, HeaderName, HeaderValue,
+};
 use hyper::{HeaderMap, Request, Response};
 use kvlane_engine_adapters::process::since_1970;
 use kvlane_indexer::Overlap;
@@ -15,6 +17,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::continuation::Continuation;
 use super::read_body;
+use crate::access::{CREDENTIALS, Key, Pass};
 use crate::app::Router;
 use crate::discovery::{Served, WorkerState};
 use crate::error::RouterError;
@@ -38,18 +41,23 @@ impl From<RouterError> for Refused {
     }
 }
 
-/// Which conversation it is, of a model.
-pub(super) fn session_key(session: &str, served: &Served) -> u64 {
-    xxh3_64_with_seed(session.as_bytes(), xxh3_64(served.group.name.as_bytes()))
+/// Which conversation it is, of a model and of whoever asks: what others call theirs does not matter.
+pub(super) fn session_key(session: &str, served: &Served, key: Option<&Key>) -> u64 {
+    let model = xxh3_64(served.group.name.as_bytes());
+    let whose = key.map_or(model, |key| xxh3_64_with_seed(key.name().as_bytes(), model));
+    xxh3_64_with_seed(session.as_bytes(), whose)
 }
 
 pub(super) async fn answer(
     router: &Arc<Router>,
     endpoint: Endpoint,
     request: Request<Incoming>,
+    pass: Option<Pass>,
     arrived: Instant,
     id: &RequestId,
 ) -> Result<Response<Body>, Refused> {
+    let key = pass.as_ref().map(|pass| pass.key().clone());
+    let key = key.as_deref();
     let span = router.tracer.begin(request.headers(), endpoint.path(), id);
     let (parts, body) = request.into_parts();
     let server = &router.config.server;
@@ -57,19 +65,23 @@ pub(super) async fn answer(
     let received = Instant::now();
 
     let (payload, model, asker) = if endpoint.generates() {
-        let request = router.preprocessor.read(endpoint, bytes).await?;
-        let (model, asker) = (request.view.model.clone(), Asker::of(&parts.headers, Some(&request))?);
+        let request = router.preprocessor.read(endpoint, bytes, key.map(Key::imposed)).await?;
+        let (model, asker) = (request.view.model.clone(), Asker::of(&parts.headers, Some(&request), key)?);
         (Payload::Generate(request), model, asker)
     } else {
-        let (named, body) = router.preprocessor.named(bytes).await?;
+        // Those that compute nothing of a prompt have nothing to keep apart.
+        let computes = matches!(endpoint, Endpoint::Embeddings | Endpoint::Responses);
+        let imposed = key.filter(|_| computes).map(Key::imposed);
+        let (named, body) = router.preprocessor.named(bytes, imposed).await?;
         let streams = named.stream.unwrap_or(false);
-        let asker = Asker::of(&parts.headers, None)?;
+        let asker = Asker::of(&parts.headers, None, key)?;
         (Payload::Raw { path: endpoint.path(), body, streams }, named.model, asker)
     };
-    let served = router.served(model.as_deref())?;
+    let served = router.served(model.as_deref(), key)?;
     let meter = Meter::begin(&router.metrics, served.metrics.clone(), endpoint, payload.streams(), arrived);
-    let mut ledger = Ledger::open(meter, id.clone(), span, router.config.log.access);
+    let mut ledger = Ledger::open(meter, id.clone(), span, pass, router.config.log.access);
 
+    let engine_priority = asker.number;
     let placed = place(router, &payload, &served, asker, &mut ledger, arrived, received).await;
     let Placed { served, demand, exact, overlap, placement } = placed.map_err(|error| {
         ledger.refused(&error);
@@ -78,6 +90,19 @@ pub(super) async fn answer(
     let session = demand.session;
     let mut headers = outgoing(&parts.headers);
     headers.insert(REQUEST_ID, id.header());
+    if let Some(key) = key {
+        CREDENTIALS.iter().for_each(|name| drop(headers.remove(*name)));
+        // Two clients may call their requests the same, and an engine would take one for the other.
+        if let Ok(id) = HeaderValue::from_str(&format!("{}.{id}", key.name())) {
+            headers.insert(REQUEST_ID, id);
+        }
+    }
+    if let Some(authorization) = &router.worker_authorization {
+        headers.insert(AUTHORIZATION, authorization.clone());
+    }
+    if let Some(number) = engine_priority {
+        headers.insert(ENGINE_PRIORITY, number.into());
+    }
     if let Some(traceparent) = ledger.span.as_ref().and_then(Span::traceparent) {
         headers.insert(TRACEPARENT, traceparent);
     }
@@ -137,13 +162,21 @@ async fn place(
         }
         Payload::Raw { body, .. } => Prompt::unknown(body.len()),
     };
+    if let Some(pass) = &mut ledger.pass {
+        pass.take_prompt(prompt.tokens)?;
+    }
+    let key = ledger.pass.as_ref().map(|pass| pass.key().clone());
     let generates = matches!(payload, Payload::Generate(_));
     let demand = Demand {
         blocks: prompt.blocks,
         prompt_tokens: prompt.tokens,
         block_tokens: served.group.block_size.tokens(),
         // A conversation is at home with one model at a time.
-        session: asker.session.as_ref().filter(|_| generates).map(|session| session_key(session, served)),
+        session: asker
+            .session
+            .as_ref()
+            .filter(|_| generates)
+            .map(|session| session_key(session, served, key.as_deref())),
         room: Some(served.group.room.clone()),
         streamed: payload.streams(),
         arrived: router.scheduler.time(arrived),
@@ -152,7 +185,7 @@ async fn place(
     let mut took = (Duration::ZERO, Duration::ZERO);
     // Who is there, what each holds and has to do is looked at again whenever the request's turn comes.
     let mut attempt = || {
-        let served = router.served(Some(&served.name)).unwrap_or_else(|_| served.clone());
+        let served = router.served(Some(&served.name), None).unwrap_or_else(|_| served.clone());
         let looked = Instant::now();
         let overlap = router.index.overlap(&demand.blocks, router.clock.tick());
         let found = Instant::now();
@@ -183,9 +216,11 @@ async fn place(
     let (served, overlap, placement) = placed?;
     ledger.meter.placed(took.0, took.1, received.elapsed().saturating_sub(waited));
     let mode = router.mode().name();
-    router.memory.keep(ledger.id.as_bytes(), || {
+    let key = key.as_deref().map(Key::name);
+    router.memory.keep(key, ledger.id.as_bytes(), || {
         let at = since_1970().as_secs_f64();
-        Explained::new(&served, mode, &demand, prompt.exact, &overlap, &placement.decision, at)
+        let decision = &placement.decision;
+        Explained::new(&served, mode, &demand, prompt.exact, &overlap, decision, at).asked_by(key)
     });
     ledger.placed = PlacedBy {
         session: asker.session.map(|session| session.chars().take(SHOWN_SESSION).collect()),
@@ -279,29 +314,42 @@ fn no_worker(served: &Served, decision: &Decision) -> RouterError {
 pub(super) struct Asker {
     pub(super) session: Option<String>,
     priority: Priority,
+    /// What the engine is told of that, where the key does not leave it to the client.
+    number: Option<i32>,
 }
+
+/// vLLM's header, which wins over what the body says.
+const ENGINE_PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
 
 impl Asker {
     /// In any of the ways clients say it.
-    pub(super) fn of(headers: &HeaderMap, request: Option<&Arc<ClientRequest>>) -> Result<Self, RouterError> {
+    pub(super) fn of(
+        headers: &HeaderMap,
+        request: Option<&Arc<ClientRequest>>,
+        key: Option<&Key>,
+    ) -> Result<Self, RouterError> {
         let header = |name: &str| headers.get(name)?.to_str().ok().filter(|value| !value.is_empty());
         let session = header("x-session-id")
             .or_else(|| header("x-dynamo-session-id"))
             .map(str::to_owned)
             .or_else(|| request?.session());
-        let priority = match header("x-kvlane-priority") {
+        // vLLM's number, less being sooner; it is passed on to the engine as well.
+        let number = header(ENGINE_PRIORITY.as_str()).and_then(|number| number.parse().ok());
+        let number: Option<i32> = number.or_else(|| request?.view.priority);
+        let asked = match header("x-kvlane-priority") {
             Some(word) => Priority::parse(word).ok_or_else(|| {
                 let message = format!("`x-kvlane-priority` is {word:?}, expected high, normal or low");
                 RouterError::bad_request("x-kvlane-priority".to_owned(), message)
             })?,
-            None => {
-                // vLLM's number, less being sooner; it is passed on to the engine as well.
-                let number = header("x-vllm-priority").and_then(|number| number.parse().ok());
-                let number: Option<i32> = number.or_else(|| request?.view.priority);
-                number.map_or(Priority::Normal, Priority::of_number)
-            }
+            None => number.map_or(Priority::Normal, Priority::of_number),
         };
-        Ok(Self { session, priority })
+        let Some(ceiling) = key.and_then(|key| key.rules.priority) else {
+            return Ok(Self { session, priority: asked, number: None });
+        };
+        let told = number.unwrap_or(0);
+        let too_soon = Priority::of_number(told).before(ceiling);
+        let number = too_soon.then(|| ceiling.number());
+        Ok(Self { session, priority: if asked.before(ceiling) { ceiling } else { asked }, number })
     }
 }
 
@@ -318,7 +366,11 @@ fn outgoing(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// For explanations: a request as it would be read, and by which endpoint.
-pub(super) async fn read_either(router: &Router, bytes: Bytes) -> Result<Arc<ClientRequest>, RouterError> {
+pub(super) async fn read_either(
+    router: &Router,
+    bytes: Bytes,
+    key: Option<&Key>,
+) -> Result<Arc<ClientRequest>, RouterError> {
     #[derive(Deserialize)]
     struct Either {
         #[serde(default)]
@@ -326,5 +378,5 @@ pub(super) async fn read_either(router: &Router, bytes: Bytes) -> Result<Arc<Cli
     }
     let either: Either = serde_json::from_slice(&bytes).map_err(|_| json_error::<Either>(&bytes))?;
     let endpoint = if either.prompt.is_some() { Endpoint::Completions } else { Endpoint::Chat };
-    router.preprocessor.read(endpoint, bytes).await
+    router.preprocessor.read(endpoint, bytes, key.map(Key::imposed)).await
 }

@@ -18,7 +18,7 @@ use super::completions::prompt;
 use crate::app::Router;
 use crate::discovery::Served;
 use crate::error::RouterError;
-use crate::openai::{ClientRequest, Endpoint};
+use crate::openai::{ClientRequest, Endpoint, Imposed};
 use crate::preprocess::Words;
 use crate::proxy::{Errand, Expects, Ledger, Payload, Resume, Resumed, Resuming, Resumption, Told};
 use crate::scheduling::Demand;
@@ -34,6 +34,7 @@ pub(super) struct Continuation {
     session: Option<u64>,
     expects: Expects,
     id: RequestId,
+    imposed: Option<Arc<Imposed>>,
     /// How often it may still be.
     left: usize,
     /// Workers that did not come to an end.
@@ -60,6 +61,7 @@ impl Continuation {
                 session,
                 expects,
                 id: ledger.id.clone(),
+                imposed: ledger.pass.as_ref().map(|pass| pass.key().imposed()),
                 left,
                 tried: Vec::new(),
             }) as Box<dyn Resume>
@@ -68,14 +70,16 @@ impl Continuation {
 
     async fn go_on(self, told: Told) -> Result<Resumption, RouterError> {
         let router = &self.router;
-        let served = router.served(Some(&self.model))?;
+        let served = router.served(Some(&self.model), None)?;
         let mut tried = self.tried;
         let asked = if told.text.is_empty() {
             Asked { request: self.request.clone(), before: 0, repeats: String::new() }
         } else {
             let (request, words) = (self.request.clone(), served.group.words.clone());
-            let made =
-                router.preprocessor.run(request.bytes.len(), move || Asked::after(&request, &told, &words));
+            let imposed = self.imposed.clone();
+            let made = router
+                .preprocessor
+                .run(request.bytes.len(), move || Asked::after(&request, &told, &words, imposed.as_deref()));
             match made.await?.map_err(|why| RouterError::bad_request(None, why))? {
                 Next::Ask(asked) => asked,
                 Next::Nothing { tokens } => {
@@ -211,7 +215,12 @@ enum Next {
 const COMPLETION_TOKENS: i64 = 16;
 
 impl Asked {
-    fn after(request: &ClientRequest, told: &Told, words: &Words) -> Result<Next, &'static str> {
+    fn after(
+        request: &ClientRequest,
+        told: &Told,
+        words: &Words,
+        imposed: Option<&Imposed>,
+    ) -> Result<Next, &'static str> {
         const UNREADABLE: &str = "its request could not be read again";
         let model = match words {
             Words::Local { model, .. } => Some(model),
@@ -255,7 +264,7 @@ impl Asked {
             fields.insert("min_tokens".to_owned(), least.saturating_sub(before).into());
         }
         let bytes = Value::from(fields).to_string();
-        let request = ClientRequest::read(request.endpoint, bytes.into()).map_err(|_| UNREADABLE)?;
+        let request = ClientRequest::read(request.endpoint, bytes.into(), imposed).map_err(|_| UNREADABLE)?;
         Ok(Next::Ask(Self { request: Arc::new(request), before, repeats }))
     }
 }

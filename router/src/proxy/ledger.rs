@@ -5,6 +5,7 @@ use std::time::Duration;
 use kvlane_indexer::WorkerId;
 use tokio::time::Instant;
 
+use crate::access::Pass;
 use crate::metrics::{Meter, Outcome};
 use crate::scheduling::Decision;
 use crate::telemetry::{RequestId, Span};
@@ -59,12 +60,14 @@ pub struct Ledger {
     pub attempts: usize,
     /// How often another worker went on with the answer.
     pub continued: usize,
+    /// Of the key it was asked with; settled with what it came to.
+    pub pass: Option<Pass>,
     /// Whether a line is written.
     access: bool,
 }
 
 impl Ledger {
-    pub fn open(meter: Meter, id: RequestId, span: Option<Span>, access: bool) -> Self {
+    pub fn open(meter: Meter, id: RequestId, span: Option<Span>, pass: Option<Pass>, access: bool) -> Self {
         Self {
             meter,
             placed: PlacedBy::default(),
@@ -74,6 +77,7 @@ impl Ledger {
             worker: None,
             attempts: 0,
             continued: 0,
+            pass,
             access,
         }
     }
@@ -97,6 +101,15 @@ impl Drop for Ledger {
         if let Some(span) = self.span.take() {
             span.end(worker, self.status, self.meter.answered_tokens(), class);
         }
+        let pass = self.pass.take();
+        let key = pass.as_ref().map(|pass| pass.key().clone());
+        if let Some(pass) = pass {
+            let answer = self.meter.answered_tokens();
+            // Nobody pays for an error.
+            let failed = matches!(self.meter.outcome, Outcome::Error(_)) && answer == 0;
+            let prompt = if failed { Some(0) } else { self.meter.prompt_tokens };
+            pass.settle(self.meter.outcome, prompt, answer);
+        }
         if !self.access {
             return;
         }
@@ -104,6 +117,7 @@ impl Drop for Ledger {
         tracing::info!(
             target: "kvlane::access",
             request_id = %self.id,
+            key = key.as_ref().map(|key| key.name()),
             model = self.meter.model(),
             worker,
             rank,

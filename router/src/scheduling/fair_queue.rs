@@ -32,6 +32,20 @@ impl Priority {
         }
     }
 
+    /// The number engines take for it.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::High => -1,
+            Self::Normal => 0,
+            Self::Low => 1,
+        }
+    }
+
+    /// Whether it is the more urgent one.
+    pub fn before(self, other: Self) -> bool {
+        self.number() < other.number()
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::High => "high",
