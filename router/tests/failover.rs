@@ -4,17 +4,15 @@
 
 mod support;
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 use support::scripted::{Scripted, ready_router};
-use support::{Bed, ask, engine, get, next_part, paced, post, question, rest, router, send, until};
+use support::{Bed, ask, engine, next_part, paced, post, question, rest, send, until};
 
 fn streamed(topic: &str, tokens: u64) -> Value {
     let mut body = question(topic);
