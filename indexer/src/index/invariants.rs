@@ -31,14 +31,14 @@ impl Index {
                     .collect();
                 let hash = |(anchor, depth): &(_, u32)| {
                     let anchor = topology.resolve(*anchor, *depth);
-                    self.tree.hash_at(&topology, Position { anchor, depth: *depth })
+                    (*depth, self.tree.hash_at(&topology, Position { anchor, depth: *depth }))
                 };
                 let named: HashSet<_> = blocks.iter().map(hash).collect();
                 assert_eq!(named.len(), blocks.len(), "one name per block and tier");
                 assert_eq!(state.blocks[tier.index()], blocks.len());
                 let held = in_tree.remove(&(worker.slot, tier)).unwrap_or_default();
                 assert_eq!(held, named, "the tree and the names agree");
-                result.insert((worker.id, tier), held);
+                result.insert((worker.id, tier), held.into_iter().map(|(_, hash)| hash).collect());
             }
         }
         assert!(in_tree.is_empty(), "nobody unknown holds anything");

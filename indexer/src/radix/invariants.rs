@@ -8,9 +8,10 @@ use crate::block::{SequenceHash, Tier};
 use crate::worker::Slot;
 
 impl RadixTree {
-    /// Panics when the tree is not in its form. Returns the blocks each (slot, tier) holds, by sequence hash.
-    pub(crate) fn check(&self, topology: &Topology) -> HashMap<(Slot, Tier), HashSet<SequenceHash>> {
-        let mut held: HashMap<(Slot, Tier), HashSet<SequenceHash>> = HashMap::new();
+    /// Panics when the tree is not in its form. Returns the blocks each (slot, tier) holds, by depth and hash: one made
+    /// up outside may stand at two depths.
+    pub(crate) fn check(&self, topology: &Topology) -> HashMap<(Slot, Tier), HashSet<(u32, SequenceHash)>> {
+        let mut held: HashMap<(Slot, Tier), HashSet<(u32, SequenceHash)>> = HashMap::new();
         let mut children: HashMap<_, Vec<SequenceHash>> = HashMap::new();
         let mut bytes = 0;
         for shard in &self.shards {
@@ -42,14 +43,14 @@ impl RadixTree {
                         continue;
                     };
                     for slot in holders.full.iter() {
-                        held.entry((slot, tier)).or_default().extend(node.hashes());
+                        held.entry((slot, tier)).or_default().extend(node.blocks());
                     }
                     for partial in holders.partial() {
                         assert!(partial.extent > 0 && partial.extent < node.len());
                         assert!(!holders.full.contains(partial.slot), "held in part or in full, not both");
-                        let part = &node.hashes()[..partial.extent as usize];
+                        let mut part = node.blocks().take(partial.extent as usize);
                         let set = held.entry((partial.slot, tier)).or_default();
-                        assert!(part.iter().all(|hash| set.insert(*hash)), "one extent per slot");
+                        assert!(part.all(|block| set.insert(block)), "one extent per slot");
                     }
                 }
             }
@@ -65,5 +66,11 @@ impl RadixTree {
         }
         assert_eq!(live, topology.node_count());
         held
+    }
+}
+
+impl Node {
+    fn blocks(&self) -> impl Iterator<Item = (u32, SequenceHash)> + '_ {
+        (self.start..).zip(self.hashes().iter().copied())
     }
 }

@@ -93,3 +93,22 @@ fn a_snapshot_that_contradicts_itself_is_refused_whatever_its_checksum() {
     let many = Index::restore(config, &sample().snapshot(), Tick(9)).unwrap_err();
     assert_eq!(many, SnapshotError::TooManyWorkers { workers: 2, max: 1 });
 }
+
+/// Only a hash that was made up outside can: the first block's hash is whatever an engine says it is.
+#[test]
+fn a_hash_that_stands_at_two_depths_is_two_blocks() {
+    let index = Index::new(IndexConfig::default());
+    let path: Vec<_> = SequenceHash::chain(None, [BlockHash(1), BlockHash(2)]).collect();
+    for (id, hashes) in [(1_u64, vec![BlockHash(1), BlockHash(2)]), (5, vec![BlockHash(path[1].0)])] {
+        let blocks = (id..).zip(hashes).map(|(id, hash)| StoredBlock { id: id.into(), hash }).collect();
+        let stored = KvEvent::Stored { tier: Tier::Device, parent: None, blocks };
+        let _ = index.apply(WORKER, &stored, Tick(3)).unwrap();
+    }
+    let restored = Index::restore(IndexConfig::default(), &index.snapshot(), Tick(9)).unwrap();
+    for index in [&index, &restored] {
+        index.check();
+        assert_eq!(index.stats().distinct_blocks, 3);
+        assert_eq!(index.overlap(&path, Tick(9)).of(WORKER).device, 2);
+        assert_eq!(index.overlap(&path[1..], Tick(9)).of(WORKER).device, 1);
+    }
+}
