@@ -223,11 +223,11 @@ impl World {
             Plane::Bridged { .. } => {
                 let Some(bridge) = &self.bridges[n] else { return Settled::No };
                 let said = bridge.outbox.next_sequence();
+                let announced = router.listener.view().announced();
                 let heard = match router.listener.expected(bridge.publisher) {
                     Some(expected) => expected == said,
-                    None => {
-                        said == 0 && !router.asks.iter().any(|(ask, _)| ask.publisher == bridge.publisher)
-                    }
+                    // It has said nothing yet; whether the router knows that it is another than before is to be seen.
+                    None => said == 0 && announced.iter().any(|known| known.publisher == bridge.publisher),
                 };
                 let health = router.listener.view().health(worker_id(n));
                 let feed = health.map_or(FeedState::Connecting, |health| health.state());
