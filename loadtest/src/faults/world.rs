@@ -367,9 +367,11 @@ impl World {
             }
             Fault::BridgeRestart { worker, down_ms } => self.bridge_dies(worker, down_ms),
             Fault::Partition { bridge, ms, held } => {
-                let place = bridge.unwrap_or(self.hosts.len());
-                self.cuts[place] = Some((self.now.after_ms(ms), held));
-                bridge.is_none_or(|worker| self.bridges[worker].is_some()) && self.over_after(ms, n)
+                let there = bridge.is_none_or(|worker| self.bridges[worker].is_some());
+                if there {
+                    self.cuts[bridge.unwrap_or(self.hosts.len())] = Some((self.now.after_ms(ms), held));
+                }
+                there && self.over_after(ms, n)
             }
             Fault::RouterRestart { down_ms } => self.router_dies(down_ms),
             Fault::TickJump { seconds } => {
