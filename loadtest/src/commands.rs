@@ -3,6 +3,7 @@
 mod bench_proxy;
 mod compare;
 mod demo;
+mod faults;
 mod levels;
 mod load_flags;
 mod page_flags;
@@ -22,6 +23,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) use self::bench_proxy::{BenchProxy, bench_proxy};
 pub(crate) use self::compare::{Compare, compare};
 pub(crate) use self::demo::{Demo, demo};
+pub(crate) use self::faults::{Faults, faults};
 pub(crate) use self::report::{Report, report};
 pub(crate) use self::run::{Run, run};
 pub(crate) use self::serve::{Serve, serve};

@@ -1,14 +1,16 @@
 //! Multi-turn load and what it measures: in real time against any OpenAI-compatible endpoint ([`live`]), and in virtual
-//! time against simulated engines ([`simulate`], whose figures are simulated).
+//! time against simulated engines ([`simulate`], whose figures are simulated; [`faults`], where everything goes wrong).
 
 #![forbid(unsafe_code)]
 
+mod agenda;
 pub mod arrivals;
 pub mod broker;
 pub mod chaos;
 pub mod client;
 pub mod compare;
 pub mod corpus;
+pub mod faults;
 pub mod http;
 pub mod live;
 pub mod measure;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{BenchProxy, Compare, Demo, Report, Run, Serve, Simulate, Sweep, TraceCommand};
+use commands::{BenchProxy, Compare, Demo, Faults, Report, Run, Serve, Simulate, Sweep, TraceCommand};
 
 #[derive(Debug, Parser)]
 #[command(name = "kvlane-load", version, about = "Multi-turn load for KV-aware routing")]
@@ -26,6 +26,8 @@ enum Command {
     Sweep(Box<Sweep>),
     /// Runs a deployment in virtual time: engines, events, index, decision. All figures are simulated.
     Simulate(Box<Simulate>),
+    /// Has everything go wrong in virtual time, seed by seed, and says whether what must hold did
+    Faults(Faults),
     /// Compares two runs or two modes: differences with confidence intervals
     Compare(Compare),
     /// Makes a page, tables and reference lines of a sweep
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => commands::run(&arguments),
         Command::Sweep(arguments) => commands::sweep(&arguments),
         Command::Simulate(arguments) => commands::simulate(&arguments).map(success),
+        Command::Faults(arguments) => commands::faults(&arguments),
         Command::Compare(arguments) => commands::compare(&arguments).map(success),
         Command::Report(arguments) => commands::report(&arguments).map(success),
         Command::Serve(arguments) => commands::serve(&arguments),

@@ -1,7 +1,6 @@
 //! The virtual clock and everything that happens on it.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use kvlane_engine_adapters::sim::{Calibration, Drafts, Request, RequestId, SimEngine, SimTime, StepOutput};
@@ -17,6 +16,7 @@ use super::open_load::{Replay, burst, burst_gap_ms, sibling_delay_ms};
 use super::seen::{Answered, Seen};
 use super::settings::{ArrivalKind, Settings, Sharing, WorkloadKind};
 use super::workload::{Conversation, Turn, Workload};
+use crate::agenda::Agenda;
 use crate::measure::Objective;
 use crate::results::{LevelFigures, TurnFigures};
 use crate::trace::Trace;
@@ -89,9 +89,7 @@ pub(super) struct Lab<'a> {
     fronts: Vec<Front>,
     output: StepOutput,
     now: SimTime,
-    agenda: BinaryHeap<Reverse<(SimTime, u64)>>,
-    happenings: HashMap<u64, Happening>,
-    sequence: u64,
+    agenda: Agenda<Happening>,
     inflight: HashMap<u64, InFlight>,
     requests: u64,
     placed: u64,
@@ -133,9 +131,7 @@ impl<'a> Lab<'a> {
             fronts: (0..settings.router.count).map(|_| Front::new(settings, mode)).collect(),
             output: StepOutput::default(),
             now: SimTime::default(),
-            agenda: BinaryHeap::new(),
-            happenings: HashMap::new(),
-            sequence: 0,
+            agenda: Agenda::default(),
             inflight: HashMap::new(),
             requests: 0,
             placed,
@@ -227,35 +223,29 @@ impl<'a> Lab<'a> {
     }
 
     fn plan(&mut self, at: SimTime, happening: Happening) {
-        self.sequence += 1;
-        self.agenda.push(Reverse((at, self.sequence)));
-        self.happenings.insert(self.sequence, happening);
+        self.agenda.plan(at, happening);
     }
 
     fn run_for(&mut self, seconds: f64) {
         let end = self.now.after_ms(seconds * 1e3);
-        while let Some(Reverse((at, sequence))) = self.agenda.peek().copied() {
-            if at > end {
-                break;
-            }
-            self.agenda.pop();
+        while self.agenda.next_at().is_some_and(|at| at <= end) {
+            let Some((at, happening)) = self.agenda.pop() else { break };
             self.now = at;
-            match self.happenings.remove(&sequence) {
-                Some(Happening::Asks(conversation)) => self.asks(conversation),
-                Some(Happening::Comes(of)) if of == self.rates => self.comes(),
-                Some(Happening::Comes(_)) => {}
-                Some(Happening::Sends(turn)) => self.sends(turn, None),
-                Some(Happening::Arrives(request)) => self.arrives(request),
-                Some(Happening::Steps(worker)) => self.steps(worker),
-                Some(Happening::Told(worker, events)) => {
+            match happening {
+                Happening::Asks(conversation) => self.asks(conversation),
+                Happening::Comes(of) if of == self.rates => self.comes(),
+                Happening::Comes(_) => {}
+                Happening::Sends(turn) => self.sends(turn, None),
+                Happening::Arrives(request) => self.arrives(request),
+                Happening::Steps(worker) => self.steps(worker),
+                Happening::Told(worker, events) => {
                     self.fronts.iter().for_each(|front| front.told(worker, &events, at));
                 }
-                Some(Happening::FirstToken(request)) => self.first_token(request),
-                Some(Happening::LastToken(request)) => self.last_token(request),
-                Some(Happening::Probe) => self.probe(),
-                Some(Happening::Asked) => self.asked(),
-                Some(Happening::Shared) => self.shared(),
-                None => {}
+                Happening::FirstToken(request) => self.first_token(request),
+                Happening::LastToken(request) => self.last_token(request),
+                Happening::Probe => self.probe(),
+                Happening::Asked => self.asked(),
+                Happening::Shared => self.shared(),
             }
         }
         self.now = end;
