@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod bench_proxy;
+mod chaos;
 mod compare;
 mod demo;
 mod levels;
@@ -20,6 +21,7 @@ use kvlane_loadtest::arrivals::Arrivals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) use self::bench_proxy::{BenchProxy, bench_proxy};
+pub(crate) use self::chaos::{Chaos, chaos};
 pub(crate) use self::compare::{Compare, compare};
 pub(crate) use self::demo::{Demo, demo};
 pub(crate) use self::report::{Report, report};

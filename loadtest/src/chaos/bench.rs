@@ -74,6 +74,7 @@ const OF_A_KIND: usize = 10;
 const BUFFER_STEPS: usize = 1_000_000;
 /// KV blocks of an engine: few enough that some are evicted.
 const KV_BLOCKS: usize = 4096;
+pub(super) const BLOCK_TOKENS: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_BYTES: usize = 4 << 20;
 /// How long a start may take.
@@ -177,6 +178,7 @@ impl Layout {
                     format!("--speed={}", self.speed),
                     format!("--answer-tokens={few}..{many}"),
                     format!("--kv-blocks={KV_BLOCKS}"),
+                    format!("--block-size={BLOCK_TOKENS}"),
                     format!("--buffer-steps={BUFFER_STEPS}"),
                     format!("--seed={n}"),
                 ];
