@@ -15,6 +15,7 @@ mod run;
 mod tally;
 
 pub use self::balancer::Balancer;
+pub(crate) use self::bench::sum_of;
 pub use self::bench::{Bench, Layout, Part, nats_server};
 pub use self::caller::{Attempt, Caller, Ended};
 pub use self::conversations::{Conversations, Script};

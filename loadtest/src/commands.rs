@@ -11,6 +11,7 @@ mod report;
 mod run;
 mod serve;
 mod simulate;
+mod soak;
 mod sweep;
 mod trace;
 
@@ -28,6 +29,7 @@ pub(crate) use self::report::{Report, report};
 pub(crate) use self::run::{Run, run};
 pub(crate) use self::serve::{Serve, serve};
 pub(crate) use self::simulate::{Simulate, simulate};
+pub(crate) use self::soak::{Soak, soak};
 pub(crate) use self::sweep::{Sweep, sweep};
 pub(crate) use self::trace::{TraceCommand, trace};
 

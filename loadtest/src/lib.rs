@@ -15,6 +15,7 @@ pub mod processes;
 pub mod report;
 pub mod results;
 pub mod simulate;
+pub mod soak;
 pub mod statistics;
 pub mod sweep;
 pub mod think;

@@ -87,7 +87,7 @@ fn spread(values: &[f64]) -> (f64, f64) {
 }
 
 /// The 97.5 % quantile of Student's t: tabled where it is steep, expanded around the normal one beyond.
-fn t_975(degrees: f64) -> f64 {
+pub(crate) fn t_975(degrees: f64) -> f64 {
     const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     let whole = degrees.max(1.0);
     // Downwards: a wider interval is the honest error.
