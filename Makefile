@@ -6,10 +6,12 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients setup-valgrind setup-browser setup-deploy page test-page test-deploy demo test dist bench overhead policy bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients setup-valgrind setup-browser setup-deploy page test-page test-deploy demo chaos soak test dist bench overhead policy bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, the page on port 3000"
+	@echo "make chaos       ten minutes of kills: engines, bridges, NATS, routers (CHAOS='--seed 7' adds flags)"
+	@echo "make soak        an hour of steady load while engines come and go: does anything grow? (SOAK='--minutes 3')"
 	@echo "make test        checks formatting and lints, runs every test"
 	@echo "make page        the web page, to be embedded in kvlane-load"
 	@echo "make dist        the programs as they are deployed, in target/dist (slower to build, cheaper to run)"
@@ -92,6 +94,15 @@ $(DEPLOY_VENV)/ready: deploy/tests/requirements.txt
 demo: setup page
 	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
 	@target/release/kvlane-load demo $(DEMO)
+
+# What docs/chaos.md describes. CHAOS and SOAK add flags.
+chaos: setup setup-clients
+	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
+	@target/release/kvlane-load chaos --minutes 10 --concurrency 100 $(CHAOS)
+
+soak: setup setup-clients
+	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
+	@target/release/kvlane-load soak --minutes 60 $(SOAK)
 
 # Instructions are counted under valgrind.
 setup-valgrind:

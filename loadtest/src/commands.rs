@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod bench_proxy;
+mod chaos;
 mod compare;
 mod demo;
 mod faults;
@@ -11,6 +12,7 @@ mod report;
 mod run;
 mod serve;
 mod simulate;
+mod soak;
 mod sweep;
 mod trace;
 
@@ -21,6 +23,7 @@ use kvlane_loadtest::arrivals::Arrivals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) use self::bench_proxy::{BenchProxy, bench_proxy};
+pub(crate) use self::chaos::{Chaos, chaos};
 pub(crate) use self::compare::{Compare, compare};
 pub(crate) use self::demo::{Demo, demo};
 pub(crate) use self::faults::{Faults, faults};
@@ -28,6 +31,7 @@ pub(crate) use self::report::{Report, report};
 pub(crate) use self::run::{Run, run};
 pub(crate) use self::serve::{Serve, serve};
 pub(crate) use self::simulate::{Simulate, simulate};
+pub(crate) use self::soak::{Soak, soak};
 pub(crate) use self::sweep::{Sweep, sweep};
 pub(crate) use self::trace::{TraceCommand, trace};
 

@@ -19,6 +19,7 @@ pub mod processes;
 pub mod report;
 pub mod results;
 pub mod simulate;
+pub mod soak;
 pub mod statistics;
 pub mod sweep;
 pub mod think;

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{BenchProxy, Compare, Demo, Faults, Report, Run, Serve, Simulate, Sweep, TraceCommand};
+use commands::{
+    BenchProxy, Chaos, Compare, Demo, Faults, Report, Run, Serve, Simulate, Soak, Sweep, TraceCommand,
+};
 
 #[derive(Debug, Parser)]
 #[command(name = "kvlane-load", version, about = "Multi-turn load for KV-aware routing")]
@@ -36,6 +38,10 @@ enum Command {
     Serve(Box<Serve>),
     /// Starts simulated engines, a router, load and the page, all in one
     Demo(Demo),
+    /// Kills engines, bridges, NATS and routers while conversations run, and counts what clients see of it
+    Chaos(Box<Chaos>),
+    /// Keeps a steady load on routers while engines come and go, and says whether anything grows
+    Soak(Box<Soak>),
     /// Measures what routers cost by themselves, side by side: processor time, added latency, memory
     BenchProxy(Box<BenchProxy>),
     /// Makes traces and tells what they are like
@@ -55,6 +61,8 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report(&arguments).map(success),
         Command::Serve(arguments) => commands::serve(&arguments),
         Command::Demo(arguments) => commands::demo(&arguments),
+        Command::Chaos(arguments) => commands::chaos(&arguments),
+        Command::Soak(arguments) => commands::soak(&arguments),
         Command::BenchProxy(arguments) => commands::bench_proxy(&arguments).map(success),
         Command::Trace(command) => commands::trace(&command).map(success),
     };

@@ -74,6 +74,7 @@ const OF_A_KIND: usize = 10;
 const BUFFER_STEPS: usize = 1_000_000;
 /// KV blocks of an engine: few enough that some are evicted.
 const KV_BLOCKS: usize = 4096;
+pub(super) const BLOCK_TOKENS: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_BYTES: usize = 4 << 20;
 /// How long a start may take.
@@ -177,6 +178,7 @@ impl Layout {
                     format!("--speed={}", self.speed),
                     format!("--answer-tokens={few}..{many}"),
                     format!("--kv-blocks={KV_BLOCKS}"),
+                    format!("--block-size={BLOCK_TOKENS}"),
                     format!("--buffer-steps={BUFFER_STEPS}"),
                     format!("--seed={n}"),
                 ];
@@ -328,17 +330,26 @@ impl Bench {
 
     /// The sum of a router's series that begin so; none where none does.
     pub async fn metric(&self, router: usize, series: &str) -> Option<f64> {
+        sum_of(&self.metrics(router).await.ok()?, series)
+    }
+
+    /// Everything a router counts, in Prometheus' text form.
+    pub async fn metrics(&self, router: usize) -> anyhow::Result<String> {
         let url = format!("http://{}/metrics", self.layout.admin(router));
-        let text = self.http.get(&url, MOST_BYTES).await.ok()?;
-        let text = String::from_utf8_lossy(&text);
-        let lines = text.lines().filter(|line| line.starts_with(series));
-        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+        let text = self.http.get(&url, MOST_BYTES).await?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     pub async fn stop(&mut self) {
         self.children.stop().await;
     }
+}
+
+/// The sum of the series that begin so.
+pub(crate) fn sum_of(text: &str, series: &str) -> Option<f64> {
+    let lines = text.lines().filter(|line| line.starts_with(series));
+    let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
 impl Drop for Bench {

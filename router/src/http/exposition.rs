@@ -47,6 +47,12 @@ fn now(router: &Router) -> String {
         "How requests are placed.",
         [(vec![("mode", router.mode().name().to_owned())], 1.0)],
     );
+    out.metric(
+        "kvlane_tasks",
+        Gauge,
+        "Tasks the router has running or waiting: connections, feeds, watchers.",
+        [(vec![], tokio::runtime::Handle::current().metrics().num_alive_tasks() as f64)],
+    );
     models(router, &mut out);
     workers(router, &fleet.workers, &mut out);
     waiting(router, &mut out);
@@ -183,6 +189,12 @@ fn workers(router: &Router, workers: &[Arc<Worker>], out: &mut Exposition) {
         Gauge,
         "Requests a worker runs at a time, where that is known.",
         each(&|worker| worker.slots().map(|slots| slots as f64)),
+    );
+    out.metric(
+        "kvlane_worker_idle_connections",
+        Gauge,
+        "Connections to a worker that wait for the next request.",
+        each(&|worker| Some(worker.connections.idle() as f64)),
     );
     out.metric(
         "kvlane_worker_other_requests",

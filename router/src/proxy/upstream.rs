@@ -111,6 +111,11 @@ impl Connections {
         Self { idle: Mutex::default(), most, kept }
     }
 
+    /// How many wait.
+    pub fn idle(&self) -> usize {
+        self.idle.lock().len()
+    }
+
     fn take(&self) -> Option<Wire> {
         loop {
             let (wire, since) = self.idle.lock().pop_back()?;
