@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{self, Access, Key};
+use crate::access::{self, Access, AdminToken, Key};
 use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{Fleet, Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
@@ -41,6 +41,7 @@ pub struct Router {
     pub settings: Value,
     pub metrics: Arc<Metrics>,
     pub access: Arc<Access>,
+    pub admin_token: Arc<AdminToken>,
     /// What engines want to be shown.
     pub worker_authorization: Option<HeaderValue>,
     pub index: Arc<Index>,
@@ -260,6 +261,14 @@ impl App {
         let metrics = Metrics::register()?;
         let access = Access::open(&config.access, metrics.clone()).map_err(StartError::Access)?;
         let access = Arc::new(access);
+        let admin_token = AdminToken::open(config.admin.token_file.clone()).map_err(StartError::Access)?;
+        if admin.is_some() && !config.admin.host.is_loopback() && !admin_token.on() {
+            tracing::warn!(
+                host = %config.admin.host,
+                "the admin listener can be reached from other machines and asks nobody for a token; \
+                 admin.token_file would change that"
+            );
+        }
         let worker_key = config.proxy.worker_api_key_file.as_deref().map(access::bearer_in).transpose();
         let worker_authorization = worker_key.map_err(StartError::Access)?;
         let clock = FeedClock::starting(since_1970);
@@ -298,6 +307,7 @@ impl App {
             settings: shown(settings),
             metrics,
             access,
+            admin_token: Arc::new(admin_token),
             index,
             clock,
             keeper: keeper.clone(),
@@ -326,6 +336,7 @@ impl App {
         };
         let every = Duration::from_millis(router.config.workers.refresh_ms);
         app.background.spawn(router.access.clone().follow(every, app.stop.clone()));
+        app.background.spawn(router.admin_token.clone().follow(every, app.stop.clone()));
         app.follow_sources().await?;
         for listener in [Some(public), admin].into_iter().flatten() {
             app.listeners.spawn(listener.serve(router.clone(), app.close.clone()));

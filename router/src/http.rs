@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::listener::{Edge, Listener};
-use crate::access::Key;
+use crate::access::{Key, Site, from_elsewhere};
 use crate::app::Router;
 use crate::error::{Fault, RouterError};
 use crate::openai::Endpoint;
@@ -76,6 +76,16 @@ async fn public(
             return (Err(error), None);
         }
     };
+    // Whoever shows a key is no page that has a browser send what it likes.
+    let harmless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if key.is_none() && !harmless {
+        let origins = &router.config.server.cors_origins;
+        let site = Site { origins, expected: "its origin in server.cors_origins" };
+        if let Err(error) = from_elsewhere(request.uri(), request.headers(), site) {
+            turn_away(request, STRANGERS_BODY, STRANGERS_PATIENCE).await;
+            return (Err(error), None);
+        }
+    }
     (known(router, request, key.as_ref(), arrived, id).await, key)
 }
 
