@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::guard::{Site, from_elsewhere, own_host};
 use self::limit::{Left, PerMinute};
+pub(crate) use self::rules::matches;
 pub use self::rules::{Rules, read_keys};
 use self::secret::shown_secret;
 pub use self::secret::{CREDENTIALS, Digest, bearer_in, new_key};

@@ -21,7 +21,9 @@ use tokio_util::task::TaskTracker;
 use crate::access::{self, Access, AdminToken, Key};
 use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
-use crate::discovery::{Fleet, Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
+use crate::discovery::{
+    Allow, Fleet, Found, Keeper, KeeperConfig, KeeperTools, OPERATOR, Served, Sight, WorkerState,
+};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener};
 use crate::load_exchange::LoadExchange;
@@ -285,6 +287,7 @@ impl App {
             scheduler: scheduler.clone(),
             peers: peers.clone(),
             authorization: worker_authorization.clone(),
+            allow: Allow::parse(&config.workers.allow).map_err(StartError::Workers)?,
         };
         let keeper = Keeper::new(keeper_config(&config), tools, stop.clone());
         let tokenizer = &config.tokenizer;
@@ -401,7 +404,7 @@ impl App {
             let client = client.map_err(|error| StartError::Kubernetes(error.to_string()))?;
             self.background.spawn(sources::follow_service(keeper.clone(), client, service, stop.clone()));
         }
-        keeper.update("config", workers.list.iter().cloned().map(Found::from).collect());
+        keeper.update(OPERATOR, workers.list.iter().cloned().map(Found::from).collect());
         Ok(())
     }
 
@@ -449,6 +452,9 @@ async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listen
     let edge = Edge {
         door,
         max_connections: config.server.max_connections,
+        per_address: config.server.max_connections_per_address,
+        max_head: config.server.max_head_kib << 10,
+        head: Duration::from_millis(config.server.head_timeout_ms),
         idle: Duration::from_millis(config.server.idle_connection_ms),
         stalled: Duration::from_millis(config.server.stalled_client_ms),
         cors_origins: if door == Door::Public { config.server.cors_origins.clone() } else { Vec::new() },

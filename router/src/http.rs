@@ -2,8 +2,10 @@
 
 mod admin;
 mod completions;
+mod crowd;
 mod exposition;
 mod listener;
+mod paced;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -48,10 +50,12 @@ pub async fn answer(
         Door::Admin => (admin::answer(&router, request).await, None),
     };
     let mut response = answered.unwrap_or_else(|error| {
+        // As a field, because it may repeat what the client said, and only fields are escaped.
+        let (status, said) = (error.status().as_u16(), error.to_string());
         if error.fault() != Fault::Client {
-            tracing::warn!(request_id = %id, %method, path, status = error.status().as_u16(), "{error}");
+            tracing::warn!(request_id = %id, %method, path, status, error = said, "refused");
         } else {
-            tracing::debug!(request_id = %id, %method, path, status = error.status().as_u16(), "{error}");
+            tracing::debug!(request_id = %id, %method, path, status, error = said, "refused");
         }
         refuse(&error)
     });
