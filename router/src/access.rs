@@ -8,6 +8,7 @@ mod guard;
 mod limit;
 mod rules;
 mod secret;
+mod token;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -26,8 +27,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::guard::{Site, from_elsewhere, own_host};
 use self::limit::{Left, PerMinute};
+pub(crate) use self::rules::matches;
 pub use self::rules::{Rules, read_keys};
-pub use self::secret::{CREDENTIALS, Digest, bearer_in, digest_in, new_key, shown_secret};
+use self::secret::shown_secret;
+pub use self::secret::{CREDENTIALS, Digest, bearer_in, new_key};
+pub use self::token::AdminToken;
 use crate::config::AccessSettings;
 use crate::error::RouterError;
 use crate::metrics::{KeyMetrics, Metrics, Outcome};

@@ -18,10 +18,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{self, Access, Key};
+use crate::access::{self, Access, AdminToken, Key};
 use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
-use crate::discovery::{Fleet, Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
+use crate::discovery::{
+    Allow, Fleet, Found, Keeper, KeeperConfig, KeeperTools, OPERATOR, Served, Sight, WorkerState,
+};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener};
 use crate::load_exchange::LoadExchange;
@@ -41,6 +43,7 @@ pub struct Router {
     pub settings: Value,
     pub metrics: Arc<Metrics>,
     pub access: Arc<Access>,
+    pub admin_token: Arc<AdminToken>,
     /// What engines want to be shown.
     pub worker_authorization: Option<HeaderValue>,
     pub index: Arc<Index>,
@@ -260,6 +263,14 @@ impl App {
         let metrics = Metrics::register()?;
         let access = Access::open(&config.access, metrics.clone()).map_err(StartError::Access)?;
         let access = Arc::new(access);
+        let admin_token = AdminToken::open(config.admin.token_file.clone()).map_err(StartError::Access)?;
+        if admin.is_some() && !config.admin.host.is_loopback() && !admin_token.on() {
+            tracing::warn!(
+                host = %config.admin.host,
+                "the admin listener can be reached from other machines and asks nobody for a token; \
+                 admin.token_file would change that"
+            );
+        }
         let worker_key = config.proxy.worker_api_key_file.as_deref().map(access::bearer_in).transpose();
         let worker_authorization = worker_key.map_err(StartError::Access)?;
         let clock = FeedClock::starting(since_1970);
@@ -276,6 +287,7 @@ impl App {
             scheduler: scheduler.clone(),
             peers: peers.clone(),
             authorization: worker_authorization.clone(),
+            allow: Allow::parse(&config.workers.allow).map_err(StartError::Workers)?,
         };
         let keeper = Keeper::new(keeper_config(&config), tools, stop.clone());
         let tokenizer = &config.tokenizer;
@@ -298,6 +310,7 @@ impl App {
             settings: shown(settings),
             metrics,
             access,
+            admin_token: Arc::new(admin_token),
             index,
             clock,
             keeper: keeper.clone(),
@@ -326,6 +339,7 @@ impl App {
         };
         let every = Duration::from_millis(router.config.workers.refresh_ms);
         app.background.spawn(router.access.clone().follow(every, app.stop.clone()));
+        app.background.spawn(router.admin_token.clone().follow(every, app.stop.clone()));
         app.follow_sources().await?;
         for listener in [Some(public), admin].into_iter().flatten() {
             app.listeners.spawn(listener.serve(router.clone(), app.close.clone()));
@@ -390,7 +404,7 @@ impl App {
             let client = client.map_err(|error| StartError::Kubernetes(error.to_string()))?;
             self.background.spawn(sources::follow_service(keeper.clone(), client, service, stop.clone()));
         }
-        keeper.update("config", workers.list.iter().cloned().map(Found::from).collect());
+        keeper.update(OPERATOR, workers.list.iter().cloned().map(Found::from).collect());
         Ok(())
     }
 
@@ -438,6 +452,9 @@ async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listen
     let edge = Edge {
         door,
         max_connections: config.server.max_connections,
+        per_address: config.server.max_connections_per_address,
+        max_head: config.server.max_head_kib << 10,
+        head: Duration::from_millis(config.server.head_timeout_ms),
         idle: Duration::from_millis(config.server.idle_connection_ms),
         stalled: Duration::from_millis(config.server.stalled_client_ms),
         cors_origins: if door == Door::Public { config.server.cors_origins.clone() } else { Vec::new() },

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::discovery::Allow;
 use crate::threads;
 
 pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode};
@@ -129,7 +130,13 @@ settings! {
         body_limit_mib: usize = "45", flag "body-limit-mib", value "MIB", env "DYN_HTTP_BODY_LIMIT_MB";
         /// Connections at a time; more wait to be accepted
         max_connections: usize = "20000";
-        /// How long a connection may be idle, or a request's headers may take
+        /// Connections an address may have at a time, 0 for as many as it likes; gateways are one address
+        max_connections_per_address: usize = "0";
+        /// Largest head of a request: its first line and headers, in KiB
+        max_head_kib: usize = "64";
+        /// How long a request's head may take from its first byte on
+        head_timeout_ms: u64 = "10000";
+        /// How long a connection may be idle
         idle_connection_ms: u64 = "75000";
         /// How long a client may leave what it was sent unread
         stalled_client_ms: u64 = "120000";
@@ -148,6 +155,8 @@ settings! {
         host: IpAddr = "'127.0.0.1'", flag "admin-host", value "ADDRESS";
         /// Its port; 0 for none
         port: u16 = "8090", flag "admin-port", value "PORT";
+        /// File with the token, or its SHA-256, that /admin/… then asks for; read again when it changes
+        token_file: Option<PathBuf> = "''";
     }
     /// Who may ask for what.
     access: AccessSettings {
@@ -234,6 +243,8 @@ settings! {
         dns: Vec<String> = "[]", flag "worker-dns", value "NAME";
         /// Kubernetes service, as NAMESPACE/NAME[:PORT], whose endpoints are workers
         kubernetes: Option<String> = "''", flag "worker-service", value "NS/NAME";
+        /// Hosts (* for anything) and networks where workers that a file, DNS, NATS or Kubernetes names may be; all when empty
+        allow: Vec<String> = "[]";
         /// Workers at a time
         max: usize = "1024";
         /// Between two looks at a worker
@@ -379,6 +390,12 @@ impl Config {
         if !(0.0..=1.0).contains(&self.proxy.breaker_share) {
             return refuse("proxy", "breaker_share", "a share between 0 and 1");
         }
+        if !(1..=1024).contains(&self.server.max_head_kib) {
+            return refuse("server", "max_head_kib", "1 to 1024");
+        }
+        if let Err(expected) = Allow::parse(&self.workers.allow) {
+            return refuse("workers", "allow", &expected);
+        }
         if self.access.max_keys > 1 << 20 {
             return refuse("access", "max_keys", "at most 1048576");
         }
@@ -387,6 +404,7 @@ impl Config {
             ("server", "max_connections", self.server.max_connections as u64),
             ("server", "idle_connection_ms", self.server.idle_connection_ms),
             ("server", "stalled_client_ms", self.server.stalled_client_ms),
+            ("server", "head_timeout_ms", self.server.head_timeout_ms),
             ("server", "body_timeout_ms", self.server.body_timeout_ms),
             ("routing", "queue_timeout_ms", self.routing.queue_timeout_ms),
             ("routing", "max_sessions", self.routing.max_sessions as u64),

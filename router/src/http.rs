@@ -3,9 +3,11 @@
 mod admin;
 mod completions;
 mod continuation;
+mod crowd;
 mod exposition;
 mod last_call;
 mod listener;
+mod paced;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::listener::{Edge, Listener};
-use crate::access::Key;
+use crate::access::{Key, Site, from_elsewhere};
 use crate::app::Router;
 use crate::error::{Fault, RouterError};
 use crate::openai::Endpoint;
@@ -51,10 +53,12 @@ pub async fn answer(
         Door::Admin => (admin::answer(&router, request).await, None),
     };
     let mut response = answered.unwrap_or_else(|error| {
+        // As a field, because it may repeat what the client said, and only fields are escaped.
+        let (status, said) = (error.status().as_u16(), error.to_string());
         if error.fault() != Fault::Client {
-            tracing::warn!(request_id = %id, %method, path, status = error.status().as_u16(), "{error}");
+            tracing::warn!(request_id = %id, %method, path, status, error = said, "refused");
         } else {
-            tracing::debug!(request_id = %id, %method, path, status = error.status().as_u16(), "{error}");
+            tracing::debug!(request_id = %id, %method, path, status, error = said, "refused");
         }
         refuse(&error)
     });
@@ -83,6 +87,16 @@ async fn public(
             return (Err(error), None);
         }
     };
+    // Whoever shows a key is no page that has a browser send what it likes.
+    let harmless = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if key.is_none() && !harmless {
+        let origins = &router.config.server.cors_origins;
+        let site = Site { origins, expected: "its origin in server.cors_origins" };
+        if let Err(error) = from_elsewhere(request.uri(), request.headers(), site) {
+            turn_away(request, STRANGERS_BODY, STRANGERS_PATIENCE).await;
+            return (Err(error), None);
+        }
+    }
     (known(router, request, key.as_ref(), arrived, id).await, key)
 }
 

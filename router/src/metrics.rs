@@ -201,6 +201,8 @@ pub struct Metrics {
     key_tokens: IntCounterVec,
     key_refused: IntCounterVec,
     unauthorized: IntCounter,
+    workers_refused: IntCounterVec,
+    connections_refused: IntCounter,
 }
 
 /// Where a placement's time goes, by Dynamo's names.
@@ -438,6 +440,15 @@ impl Metrics {
                 "kvlane_unauthorized_total",
                 "Requests without an API key that is known and has not expired, where one was needed.",
             ))?,
+            workers_refused: make.counters(
+                "kvlane_workers_refused_total",
+                "Workers left out because workers.allow does not have them, by who named them; each counted once.",
+                &["source"],
+            )?,
+            connections_refused: make.add(IntCounter::new(
+                "kvlane_connections_refused_total",
+                "Connections closed at once because their address had as many as it may.",
+            ))?,
             declared: Vec::new(),
             registry: registry.clone(),
         };
@@ -580,6 +591,14 @@ impl Metrics {
         for limit in LimitKind::ALL {
             let _ = self.key_refused.remove_label_values(&[name, limit.name()]);
         }
+    }
+
+    pub fn worker_refused(&self, source: &'static str) {
+        self.workers_refused.with_label_values(&[source]).inc();
+    }
+
+    pub fn connection_refused(&self) {
+        self.connections_refused.inc();
     }
 
     pub fn unauthorized(&self) {

@@ -466,6 +466,7 @@ async fn no_secret_is_ever_written_down() {
     let keys = Keys::new(&[("team-a", "requests_per_minute = 3")]);
     let near = |name: &str| keys.path.with_file_name(name).to_str().unwrap().to_owned();
     std::fs::write(near("engine-key"), "engine-secret").unwrap();
+    std::fs::write(near("token"), "admin-secret").unwrap();
     let worker = start(engine()).await;
     let (port, admin) = (free_port(), free_port());
     let mut child = kvlane()
@@ -477,6 +478,7 @@ async fn no_secret_is_ever_written_down() {
             keys.path.to_str().unwrap(),
         ])
         .args(["--set", &format!("proxy.worker_api_key_file={}", near("engine-key"))])
+        .args(["--set", &format!("admin.token_file={}", near("token"))])
         .args(["--set", "workers.refresh_ms=20", "--set", "server.drain_wait_s=0"])
         .args(["--log-level", "trace", "--log-format", "json"])
         .stderr(Stdio::piped())
@@ -500,7 +502,10 @@ async fn no_secret_is_ever_written_down() {
     std::fs::write(&keys.path, entry("team-a", "colour = 'x'") + "sha256_of = 'team-z-secret'").unwrap();
     let mut told = String::new();
     for path in ["/admin/config", "/admin/keys", "/admin/workers", "/metrics"] {
-        told += &get(admin, path).await.body;
+        let answered = as_owner(admin, "admin", "GET", path, "").await;
+        assert_eq!(answered.status, 200, "{path}: {}", answered.body);
+        told += &answered.body;
+        as_owner(admin, "not-admin", "GET", path, "").await;
     }
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     let printed = kvlane()
@@ -515,7 +520,7 @@ async fn no_secret_is_ever_written_down() {
     let written = written.join().unwrap();
     assert!(written.contains("\"key\":\"team-a\""), "lines speak of keys by name: {written}");
     assert!(written.contains("keys' file cannot be used"), "{written}");
-    for secret in ["team-a-secret", "unknown-secret", "team-z-secret", "engine-secret"] {
+    for secret in ["team-a-secret", "unknown-secret", "team-z-secret", "engine-secret", "admin-secret"] {
         for text in [secret.to_owned(), Digest::of(secret.as_bytes()).hex()] {
             assert!(!written.contains(&text), "{text} is in the log");
             assert!(!told.contains(&text), "{text} is told");

@@ -185,7 +185,7 @@ fn start_of(day: &str) -> Option<u64> {
 }
 
 /// Whether a text is as the pattern says, `*` standing for anything.
-fn matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(start) else { return false };
     let mut pieces: Vec<&str> = rest.split('*').collect();

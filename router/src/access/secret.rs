@@ -57,7 +57,7 @@ pub fn new_key() -> Result<String, &'static str> {
 }
 
 /// What a request shows: `Authorization: Bearer`, or `x-api-key` or `api-key` as other clients say it.
-pub fn shown_secret(headers: &HeaderMap) -> Option<&[u8]> {
+pub(super) fn shown_secret(headers: &HeaderMap) -> Option<&[u8]> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, secret) = value.as_bytes().split_at_checked("Bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"Bearer ").then(|| secret.trim_ascii())
@@ -85,7 +85,7 @@ fn secret_of(path: &Path) -> Result<String, String> {
 }
 
 /// A file's secret as it is known by: the file has it, or its SHA-256.
-pub fn digest_in(path: &Path) -> Result<Digest, String> {
+pub(super) fn digest_in(path: &Path) -> Result<Digest, String> {
     let secret = secret_of(path)?;
     Ok(Digest::parse(&secret).unwrap_or_else(|| Digest::of(secret.as_bytes())))
 }

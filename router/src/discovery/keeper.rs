@@ -1,6 +1,6 @@
 //! Keeps the workers that sources name: one watcher each, and the fleet that requests see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::allow::Allow;
 use super::fleet::{Fleet, Group, Served};
 use super::watch::look_after;
 use super::worker::{About, Worker, WorkerState};
@@ -77,6 +78,8 @@ pub struct KeeperTools {
     pub peers: Arc<Peers>,
     /// What engines want to be shown.
     pub authorization: Option<HeaderValue>,
+    /// Where workers may be that others than the operator name.
+    pub allow: Allow,
 }
 
 /// See the [module](self).
@@ -92,6 +95,7 @@ pub struct Keeper {
     peers: Arc<Peers>,
     tokenize: HttpClient,
     authorization: Option<HeaderValue>,
+    allow: Allow,
     nats: OnceLock<NatsView>,
     fleet: ArcSwap<Fleet>,
     changed: watch::Sender<u64>,
@@ -108,6 +112,8 @@ struct Inner {
     sources: BTreeMap<&'static str, Vec<Found>>,
     kept: BTreeMap<u64, Kept>,
     groups: BTreeMap<String, Arc<Group>>,
+    /// Workers that may not be any, by their sources: said once.
+    refused: BTreeSet<(&'static str, String)>,
 }
 
 #[derive(Debug)]
@@ -143,6 +149,10 @@ impl Inner {
     }
 }
 
+/// The source that may name any worker.
+pub const OPERATOR: &str = "config";
+/// Workers that were left out are remembered up to this many; more are left out in silence.
+const MOST_REFUSED: usize = 4096;
 /// A feed that has not caught up after this long is not waited for.
 const FEED_GRACE: Duration = Duration::from_secs(10);
 /// Whoever is on NATS answers a roll call at the start, and says that it is there once a second anyway.
@@ -150,11 +160,12 @@ const ROLL_CALL: Duration = Duration::from_secs(1);
 
 impl Keeper {
     pub fn new(config: KeeperConfig, tools: KeeperTools, stop: CancellationToken) -> Arc<Self> {
-        let KeeperTools { index, clock, finder, metrics, scheduler, peers, authorization } = tools;
+        let KeeperTools { index, clock, finder, metrics, scheduler, peers, authorization, allow } = tools;
         Arc::new(Self {
             probe: EngineProbe::new(config.probe_timeout).bearing(authorization.clone()),
             tokenize: HttpClient::new(config.probe_timeout, 1 << 16).bearing(authorization.clone()),
             authorization,
+            allow,
             config,
             index,
             clock,
@@ -191,9 +202,29 @@ impl Keeper {
         self.changed.subscribe()
     }
 
+    /// Those a source may name.
+    fn allowed(&self, inner: &mut Inner, source: &'static str, mut found: Vec<Found>) -> Vec<Found> {
+        if source == OPERATOR {
+            return found;
+        }
+        found.retain(|found| {
+            let Err(why) = self.allow.judge(&found.spec) else { return true };
+            let url = &found.spec.url;
+            if inner.refused.len() < MOST_REFUSED && inner.refused.insert((source, url.clone())) {
+                self.metrics.worker_refused(source);
+                // Not with the user and password that may be in it.
+                let host = url.rsplit_once('@').map_or(url.as_str(), |(_, host)| host);
+                tracing::warn!(worker = host, source, "worker is left out: {why}");
+            }
+            false
+        });
+        found
+    }
+
     /// A source's workers are these now.
     pub fn update(self: &Arc<Self>, source: &'static str, found: Vec<Found>) {
         let mut inner = self.inner.lock();
+        let found = self.allowed(&mut inner, source, found);
         if inner.sources.get(source) == Some(&found) {
             return;
         }
@@ -422,6 +453,10 @@ impl Keeper {
                 match self.config.plane {
                     EventPlane::Nats => nats(),
                     EventPlane::Auto if announced() => nats(),
+                    _ if self.allow.refuses_events(&worker.url, &asked) => FeedPlan::Refused(
+                        "it says they are at a host that is not its own and matches none of workers.allow"
+                            .to_owned(),
+                    ),
                     _ if !asked.is_empty() => FeedPlan::Zmq(asked),
                     _ => {
                         let hint = match about.engine {

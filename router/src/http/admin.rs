@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::completions::{Asker, prompt, read_either, session_key};
 use super::{decoded, exposition, json_answer, read_body, text};
-use crate::access::Key;
+use crate::access::{Key, Site, from_elsewhere, own_host};
 use crate::app::Router;
 use crate::config::{KvPolicy, Mode, Routing};
 use crate::discovery::Worker;
@@ -25,11 +25,23 @@ use crate::openai::json_error;
 use crate::proxy::Body;
 use crate::scheduling::Demand;
 
+/// What needs no token: whoever watches over the process has none.
+const OPEN: [&str; 4] = ["/metrics", "/live", "/ready", "/health"];
+const NO_SITE: Site<'static> =
+    Site { origins: &[], expected: "a request of the listener's own pages or of a program" };
+
 pub(super) async fn answer(
     router: &Arc<Router>,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, RouterError> {
     let (parts, body) = request.into_parts();
+    if router.config.admin.host.is_loopback() {
+        own_host(&parts.uri, &parts.headers)?;
+    }
+    from_elsewhere(&parts.uri, &parts.headers, NO_SITE)?;
+    if !OPEN.contains(&parts.uri.path()) {
+        router.admin_token.check(&parts.headers)?;
+    }
     let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
     let (drained, recalled) = (path.strip_prefix("/admin/drain/"), path.strip_prefix("/admin/explain/"));
     let allowed = match path.as_str() {

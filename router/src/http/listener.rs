@@ -1,13 +1,13 @@
 //! A listening socket and its connections.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
-use super::last_call::{LAST_CALL, Quiet};
+use super::crowd::Crowd;
+use super::paced::{Pace, Paced};
 use super::{Door, answer};
 use crate::app::Router;
 
@@ -28,7 +29,13 @@ use crate::app::Router;
 pub struct Edge {
     pub door: Door,
     pub max_connections: usize,
-    /// How long a connection may be idle, or a request's headers may take.
+    /// Those of one address; 0 for as many as it likes.
+    pub per_address: usize,
+    /// Bytes of a request's first line and headers.
+    pub max_head: usize,
+    /// How long they may take from the first byte on.
+    pub head: Duration,
+    /// How long a connection may be idle.
     pub idle: Duration,
     /// How long a client may leave what it was sent unread.
     pub stalled: Duration,
@@ -53,6 +60,7 @@ impl Listener {
     /// Serves until stopped, then lets connections finish what they are at.
     pub async fn serve(self, router: Arc<Router>, stop: CancellationToken) {
         let places = Arc::new(Semaphore::new(self.edge.max_connections.min(Semaphore::MAX_PERMITS)));
+        let (crowd, metrics) = (Crowd::new(self.edge.per_address), router.metrics.clone());
         let (door, cors) = (self.edge.door, cors(&self.edge.cors_origins));
         let service =
             tower::service_fn(move |request: Request<Incoming>| answer(router.clone(), door, request));
@@ -63,33 +71,39 @@ impl Listener {
             .header_read_timeout(self.edge.idle)
             // Chunks are small: copying them together costs less than handing them over one by one.
             .writev(false)
+            .max_header_size(self.edge.max_head)
             // What a client has not read yet piles up to this, and no further.
-            .max_buf_size(CLIENT_BUFFER)
+            .max_buf_size(CLIENT_BUFFER.max(self.edge.max_head))
             // Whoever closes its side is gone: its engine should not go on.
             .half_close(false);
         let mut server = auto::Builder::new(TokioExecutor::new());
-        server.http1().timer(TokioTimer::new()).header_read_timeout(self.edge.idle).half_close(false);
-        server.http2().timer(TokioTimer::new()).keep_alive_interval(Some(Duration::from_secs(30)));
+        // Comes to speak HTTP/1 only with those whose first word came in pieces.
+        server
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.edge.head)
+            .max_buf_size(CLIENT_BUFFER.max(self.edge.max_head))
+            .half_close(false);
+        server
+            .http2()
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(self.edge.max_head).unwrap_or(u32::MAX))
+            .max_concurrent_streams(MOST_STREAMS)
+            // Whoever opens streams only to take them back is cut off.
+            .max_pending_accept_reset_streams(MOST_RESETS)
+            .max_local_error_reset_streams(MOST_ERRORS)
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_PATIENCE);
         let graceful = GracefulShutdown::new();
-        // Whom the system has let in already is let in, or would be reset.
-        let mut left = pin!(async {
-            stop.cancelled().await;
-            tokio::time::sleep(LAST_ACCEPTS).await;
-        });
         loop {
             let accepted = async {
                 // A connection too many waits in the system's queue.
                 let place = places.clone().acquire_owned().await;
                 (place, self.socket.accept().await)
             };
-            let next = tokio::select! {
-                biased;
-                () = &mut left => None,
-                accepted = accepted => Some(accepted),
-            };
-            let Some((place, accepted)) = next else { break };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let Some((place, accepted)) = stop.run_until_cancelled(accepted).await else { break };
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of files, most likely: it passes when connections are closed.
                     tracing::warn!(%error, "cannot accept a connection");
@@ -97,26 +111,21 @@ impl Listener {
                     continue;
                 }
             };
+            let Some(guest) = crowd.enter(peer.ip()) else {
+                metrics.connection_refused();
+                continue;
+            };
             let _ = stream.set_nodelay(true);
             // A client that reads nothing must not keep an engine's slot for ever.
             let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(self.edge.stalled));
-            let idle = self.edge.idle;
-            let quiet = Quiet::new();
-            let service = quiet.counting(TowerToHyperService::new(service.clone()));
+            let (idle, head) = (self.edge.idle, self.edge.head);
+            let service = TowerToHyperService::new(service.clone());
             let (server, http1) = (server.clone(), http1.clone());
             let (watcher, closing) = (graceful.watcher(), stop.clone());
             tokio::spawn(async move {
-                // A connection nobody says anything on is closed, and one that has only just come is heard.
-                let leaves = async {
-                    closing.cancelled().await;
-                    tokio::time::sleep(LAST_CALL).await;
-                };
-                let spoken = tokio::select! {
-                    biased;
-                    spoken = tokio::time::timeout(idle, stream.readable()) => matches!(spoken, Ok(Ok(()))),
-                    () = leaves => false,
-                };
-                if !spoken {
+                // A connection nobody says anything on is closed.
+                let spoken = tokio::time::timeout(idle, stream.readable());
+                if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
                     return;
                 }
                 // What speaks HTTP/1 from its first word needs nobody in between who could speak both.
@@ -126,16 +135,24 @@ impl Listener {
                     let connection = server.serve_connection(TokioIo::new(stream), service);
                     watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
                 } else {
-                    let connection = http1.serve_connection(TokioIo::new(stream), service);
-                    let ended = quiet.watch(connection, &closing).await;
-                    // Whoever waits for connections to end waits for this one.
-                    drop(watcher);
-                    ended.map_err(|error| error.to_string())
+                    let pace = Pace::default();
+                    let stream = TokioIo::new(Paced::new(stream, pace.clone(), head));
+                    let service = service_fn(move |request| {
+                        pace.serving();
+                        let (answered, pace) = (service.call(request), pace.clone());
+                        async move {
+                            let answered = answered.await;
+                            pace.quiet();
+                            answered
+                        }
+                    });
+                    let connection = http1.serve_connection(stream, service);
+                    watcher.watch(connection).await.map_err(|error| error.to_string())
                 };
                 if let Err(error) = ended {
                     tracing::debug!(error, "connection ended");
                 }
-                drop(place);
+                drop((place, guest));
             });
         }
         drop(self.socket);
@@ -147,7 +164,12 @@ impl Listener {
 const HTTP2: &[u8] = b"PRI ";
 const CLIENT_BUFFER: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-const LAST_ACCEPTS: Duration = Duration::from_millis(10);
+/// Requests at a time on one connection of HTTP/2, and streams that may be taken back or go wrong on it.
+const MOST_STREAMS: u32 = 256;
+const MOST_RESETS: usize = 32;
+const MOST_ERRORS: usize = 256;
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_PATIENCE: Duration = Duration::from_secs(20);
 
 fn cors(origins: &[String]) -> Option<CorsLayer> {
     let layer = CorsLayer::new()
