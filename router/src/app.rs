@@ -12,6 +12,7 @@ use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::model::ModelError;
 use kvlane_engine_adapters::nats::{self, NatsError, NatsFeed, NatsFeedConfig};
+use kvlane_engine_adapters::tls::TlsError;
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, witho
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
 use crate::error::RouterError;
-use crate::http::{Door, Edge, Listener};
+use crate::http::{Door, Edge, Listener, ServerTls};
 use crate::load_exchange::LoadExchange;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
@@ -68,6 +69,8 @@ pub enum StartError {
     Nats(#[from] NatsError),
     #[error("Kubernetes: {0}")]
     Kubernetes(String),
+    #[error("{0}")]
+    Tls(#[from] TlsError),
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
@@ -229,15 +232,22 @@ impl App {
     ) -> Result<Self, StartError> {
         let (close, cut, stop) = (CancellationToken::new(), Cut::default(), CancellationToken::new());
         let (listeners, background) = (TaskTracker::new(), TaskTracker::new());
+        let metrics = Metrics::register()?;
+        let tls = ServerTls::load(&config.tls, metrics.clone())?;
         // Bound first: a port that is taken is the likeliest mistake.
-        let public =
-            bind(SocketAddr::new(config.server.host, config.server.port), Door::Public, &config).await?;
+        let address_of = SocketAddr::new(config.server.host, config.server.port);
+        let public = bind(address_of, Door::Public, &config, tls.clone()).await?;
         let admin = match config.admin.port {
             0 => None,
-            port => Some(bind(SocketAddr::new(config.admin.host, port), Door::Admin, &config).await?),
+            port => {
+                let tls = tls.clone().filter(|_| config.tls.admin);
+                Some(bind(SocketAddr::new(config.admin.host, port), Door::Admin, &config, tls).await?)
+            }
         };
+        if let Some(tls) = &tls {
+            background.spawn(tls.follow(Duration::from_millis(config.tls.reload_ms), stop.clone()));
+        }
 
-        let metrics = Metrics::register()?;
         let clock = FeedClock::starting(since_1970);
         let index = Arc::new(Index::new(index_config(&config)));
         let finder = ModelFinder::new(&config.model)?;
@@ -404,13 +414,19 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long the last things may take.
 const CUT_PATIENCE: Duration = Duration::from_secs(3);
 
-async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listener, StartError> {
+async fn bind(
+    address: SocketAddr,
+    door: Door,
+    config: &Config,
+    tls: Option<Arc<ServerTls>>,
+) -> Result<Listener, StartError> {
     let edge = Edge {
         door,
         max_connections: config.server.max_connections,
         idle: Duration::from_millis(config.server.idle_connection_ms),
         stalled: Duration::from_millis(config.server.stalled_client_ms),
         cors_origins: if door == Door::Public { config.server.cors_origins.clone() } else { Vec::new() },
+        tls,
     };
     Listener::bind(address, edge).await.map_err(|error| StartError::Listen { address, error })
 }

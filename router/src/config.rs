@@ -149,6 +149,21 @@ settings! {
         /// Its port; 0 for none
         port: u16 = "8090", flag "admin-port", value "PORT";
     }
+    /// TLS, towards clients and towards workers. Files are read again when they change.
+    tls: Tls {
+        /// PEM file with the certificate clients are shown, and those that vouch for it; without it, plain HTTP
+        cert: Option<PathBuf> = "''", flag "tls-cert-path", value "FILE", env "DYN_TLS_CERT_PATH";
+        /// PEM file with its private key
+        key: Option<PathBuf> = "''", flag "tls-key-path", value "FILE", env "DYN_TLS_KEY_PATH";
+        /// PEM file with who must have signed clients' certificates; without it clients need none
+        client_ca: Option<PathBuf> = "''", env "DYN_TLS_CLIENT_CA_CERT_PATH";
+        /// Whether the admin listener speaks TLS as well
+        admin: bool = "false";
+        /// How long a handshake may take
+        handshake_ms: u64 = "10000";
+        /// Between two looks at the files
+        reload_ms: u64 = "5000";
+    }
     /// What turns requests into tokens.
     model: ModelSettings {
         /// Directory with tokenizer.json and chat template; without it, what engines say of their model is looked for
@@ -370,6 +385,8 @@ impl Config {
             ("server", "idle_connection_ms", self.server.idle_connection_ms),
             ("server", "stalled_client_ms", self.server.stalled_client_ms),
             ("server", "body_timeout_ms", self.server.body_timeout_ms),
+            ("tls", "handshake_ms", self.tls.handshake_ms),
+            ("tls", "reload_ms", self.tls.reload_ms),
             ("routing", "queue_timeout_ms", self.routing.queue_timeout_ms),
             ("routing", "max_sessions", self.routing.max_sessions as u64),
             ("events", "share_load_ms", self.events.share_load_ms),
@@ -411,6 +428,7 @@ impl Config {
         if self.tokenizer.threads > 1024 {
             return refuse("tokenizer", "threads", "at most 1024");
         }
+        self.validate_tls(settings)?;
         let port = |name: &str| name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         if let Some(wrong) = self.workers.dns.iter().find(|name| !port(name)) {
             return refuse("workers", "dns", &format!("NAME:PORT instead of {wrong:?}"));
@@ -451,6 +469,22 @@ impl Config {
             && !url.starts_with("http://")
         {
             return refuse("log", "otlp_endpoint", "http://HOST:PORT");
+        }
+        Ok(())
+    }
+
+    /// Files that are nothing without each other.
+    fn validate_tls(&self, settings: &Settings) -> Result<(), ConfigError> {
+        let tls = &self.tls;
+        for (name, given, needed, there) in [
+            ("cert", tls.cert.is_some(), "tls.key (--tls-key-path)", tls.key.is_some()),
+            ("key", tls.key.is_some(), "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+            ("client_ca", tls.client_ca.is_some(), "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+            ("admin", tls.admin, "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+        ] {
+            if given && !there {
+                return Err(settings.refuse("tls", name, &format!("{needed} to be given with it")));
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ mod admin;
 mod completions;
 mod exposition;
 mod listener;
+mod tls;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::listener::{Edge, Listener};
+pub use self::tls::{ServerTls, server_pair};
 use crate::app::Router;
 use crate::error::{Fault, RouterError};
 use crate::openai::Endpoint;

@@ -35,8 +35,11 @@ fn main() -> ExitCode {
         Task::PrintDefaults => cli::print_defaults(&mut out),
         Task::PrintReference => cli::print_reference(&mut out),
         Task::Health(url) => {
-            let url = url.unwrap_or_else(|| probe::own_address(&config.server));
-            let asked = probe::probe(&url);
+            let asked = match url {
+                Some(url) => Ok(url),
+                None => probe::own_address(&config),
+            };
+            let asked = asked.and_then(|url| probe::probe(&url, &config.tls));
             if let Err(error) = &asked {
                 eprintln!("kvlane: {error:#}");
             }
@@ -88,6 +91,7 @@ fn run(config: Config, settings: &Settings, sources: &Sources) -> ExitCode {
 
 async fn serve(config: Config, settings: &Settings) -> anyhow::Result<()> {
     let mode = config.routing.mode.name();
+    let scheme = if config.tls.cert.is_some() { "https" } else { "http" };
     let nobody = config.workers.list.is_empty()
         && config.workers.file.is_none()
         && config.workers.dns.is_empty()
@@ -97,7 +101,7 @@ async fn serve(config: Config, settings: &Settings) -> anyhow::Result<()> {
     tracing::info!(
         mode,
         admin = app.admin_address.map(tracing::field::display),
-        "kvlane on http://{}",
+        "kvlane on {scheme}://{}",
         app.address
     );
     if nobody {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
+use super::tls::ServerTls;
 use super::{Door, answer};
 use crate::app::Router;
 
@@ -31,6 +32,8 @@ pub struct Edge {
     /// How long a client may leave what it was sent unread.
     pub stalled: Duration,
     pub cors_origins: Vec<String>,
+    /// What is spoken here; plain HTTP when none.
+    pub tls: Option<Arc<ServerTls>>,
 }
 
 #[derive(Debug)]
@@ -92,21 +95,42 @@ impl Listener {
             let service = TowerToHyperService::new(service.clone());
             let (server, http1) = (server.clone(), http1.clone());
             let (watcher, closing) = (graceful.watcher(), stop.clone());
+            let tls = self.edge.tls.clone();
             tokio::spawn(async move {
-                // A connection nobody says anything on is closed.
-                let spoken = tokio::time::timeout(idle, stream.readable());
-                if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
-                    return;
-                }
-                // What speaks HTTP/1 from its first word needs nobody in between who could speak both.
-                let mut first = [0; HTTP2.len()];
-                let seen = stream.peek(&mut first).await.unwrap_or(0);
-                let ended = if HTTP2.starts_with(&first[..seen]) {
-                    let connection = server.serve_connection(TokioIo::new(stream), service);
-                    watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
+                let ended = if let Some(tls) = tls {
+                    // In a box of its own, or every plain connection would have room for it.
+                    let secured = Box::pin(async move {
+                        let Some(Some((stream, http2))) =
+                            closing.run_until_cancelled(tls.accept(stream)).await
+                        else {
+                            return Ok(());
+                        };
+                        if http2 {
+                            let server = server.http2_only();
+                            let connection = server.serve_connection(TokioIo::new(stream), service);
+                            watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
+                        } else {
+                            let connection = http1.serve_connection(TokioIo::new(stream), service);
+                            watcher.watch(connection).await.map_err(|error| error.to_string())
+                        }
+                    });
+                    secured.await
                 } else {
-                    let connection = http1.serve_connection(TokioIo::new(stream), service);
-                    watcher.watch(connection).await.map_err(|error| error.to_string())
+                    // A connection nobody says anything on is closed.
+                    let spoken = tokio::time::timeout(idle, stream.readable());
+                    if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
+                        return;
+                    }
+                    // What speaks HTTP/1 from its first word needs nobody in between who could speak both.
+                    let mut first = [0; HTTP2.len()];
+                    let seen = stream.peek(&mut first).await.unwrap_or(0);
+                    if HTTP2.starts_with(&first[..seen]) {
+                        let connection = server.serve_connection(TokioIo::new(stream), service);
+                        watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
+                    } else {
+                        let connection = http1.serve_connection(TokioIo::new(stream), service);
+                        watcher.watch(connection).await.map_err(|error| error.to_string())
+                    }
                 };
                 if let Err(error) = ended {
                     tracing::debug!(error, "connection ended");
