@@ -2,6 +2,8 @@
 //!
 //! Errors name the setting and the file, and never quote what is in it: one of them is a private key.
 
+mod client;
+mod stream;
 mod validity;
 mod watched;
 
@@ -15,6 +17,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
+pub use self::client::{ClientFiles, ClientTls, Configs, Protocol, client_config};
+pub use self::stream::{ConnectError, Connector, Stream};
 pub use self::validity::not_after;
 pub use self::watched::Watched;
 

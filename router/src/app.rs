@@ -12,21 +12,21 @@ use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::model::ModelError;
 use kvlane_engine_adapters::nats::{self, NatsError, NatsFeed, NatsFeedConfig};
-use kvlane_engine_adapters::tls::TlsError;
+use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, Configs, KeyPair, PemFile, TlsError};
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
+use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, Tls, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
 use crate::error::RouterError;
 use crate::http::{Door, Edge, Listener, ServerTls};
 use crate::load_exchange::LoadExchange;
 use crate::memory::Memory;
-use crate::metrics::Metrics;
+use crate::metrics::{Certificate, Metrics};
 use crate::preprocess::{ModelFinder, Pool, Preprocessor};
 use crate::proxy::breaker::BreakerConfig;
 use crate::proxy::{Body, Cut, Proxy};
@@ -234,6 +234,7 @@ impl App {
         let (listeners, background) = (TaskTracker::new(), TaskTracker::new());
         let metrics = Metrics::register()?;
         let tls = ServerTls::load(&config.tls, metrics.clone())?;
+        let towards_workers = ClientTls::load(client_files(&config.tls))?;
         // Bound first: a port that is taken is the likeliest mistake.
         let address_of = SocketAddr::new(config.server.host, config.server.port);
         let public = bind(address_of, Door::Public, &config, tls.clone()).await?;
@@ -246,6 +247,12 @@ impl App {
         };
         if let Some(tls) = &tls {
             background.spawn(tls.follow(Duration::from_millis(config.tls.reload_ms), stop.clone()));
+        }
+        let told = metrics.clone();
+        let changed = move |made: &Configs| told.certificate_ends(Certificate::Worker, made.not_after);
+        let every = Duration::from_millis(config.tls.reload_ms);
+        if let Some(following) = towards_workers.follow(every, stop.clone(), changed) {
+            background.spawn(following);
         }
 
         let clock = FeedClock::starting(since_1970);
@@ -261,6 +268,7 @@ impl App {
             metrics: metrics.clone(),
             scheduler: scheduler.clone(),
             peers: peers.clone(),
+            tls: towards_workers.clone(),
         };
         let keeper = Keeper::new(keeper_config(&config), tools, stop.clone());
         let tokenizer = &config.tokenizer;
@@ -285,7 +293,7 @@ impl App {
             index,
             clock,
             keeper: keeper.clone(),
-            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes),
+            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes, towards_workers),
             proxy,
             scheduler,
             sight: Sight { overflow: routing.overflow, peers },
@@ -361,14 +369,17 @@ impl App {
         }
         if !workers.dns.is_empty() {
             let names = workers.dns.clone();
-            self.background.spawn(sources::follow_dns(keeper.clone(), names, every, stop.clone()));
+            let scheme = workers.scheme;
+            self.background.spawn(sources::follow_dns(keeper.clone(), names, scheme, every, stop.clone()));
         }
         if let Some(service) = &workers.kubernetes {
             let wrong = |expected| StartError::Workers(format!("`workers.kubernetes`: expected {expected}"));
             let service = ServiceRef::parse(service).map_err(wrong)?;
             let client = kube::Client::try_default().await;
             let client = client.map_err(|error| StartError::Kubernetes(error.to_string()))?;
-            self.background.spawn(sources::follow_service(keeper.clone(), client, service, stop.clone()));
+            let followed =
+                sources::follow_service(keeper.clone(), client, service, workers.scheme, stop.clone());
+            self.background.spawn(followed);
         }
         keeper.update("config", workers.list.iter().cloned().map(Found::from).collect());
         Ok(())
@@ -434,6 +445,14 @@ async fn bind(
 fn address(listener: &Listener) -> Result<SocketAddr, StartError> {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     listener.address().map_err(|error| StartError::Listen { address: unknown, error })
+}
+
+/// Whom to trust among workers, and what to show them.
+fn client_files(tls: &Tls) -> ClientFiles {
+    let own = PemFile::of("tls.worker_cert", tls.worker_cert.as_ref())
+        .zip(PemFile::of("tls.worker_key", tls.worker_key.as_ref()))
+        .map(|(certificate, key)| KeyPair { certificate, key });
+    ClientFiles { ca: PemFile::of("tls.worker_ca", tls.worker_ca.as_ref()), own }
 }
 
 fn index_config(config: &Config) -> IndexConfig {

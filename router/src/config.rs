@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::threads;
 
-pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode};
+pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode, WorkerScheme};
 pub use self::sources::{ConfigError, Origin, Settings, Sources, without_passwords};
 pub(crate) use self::worker_spec::checked_url;
 pub use self::worker_spec::{EventSpec, WorkerSpec};
@@ -159,7 +159,13 @@ settings! {
         client_ca: Option<PathBuf> = "''", env "DYN_TLS_CLIENT_CA_CERT_PATH";
         /// Whether the admin listener speaks TLS as well
         admin: bool = "false";
-        /// How long a handshake may take
+        /// PEM file with who must have signed workers' certificates; without it, whom the system trusts
+        worker_ca: Option<PathBuf> = "''";
+        /// PEM file with the certificate that workers are shown, if they ask for one
+        worker_cert: Option<PathBuf> = "''";
+        /// PEM file with its private key
+        worker_key: Option<PathBuf> = "''";
+        /// How long a client's handshake may take
         handshake_ms: u64 = "10000";
         /// Between two looks at the files
         reload_ms: u64 = "5000";
@@ -232,7 +238,7 @@ settings! {
     }
     /// Where workers come from, and how they are watched.
     workers: Workers {
-        /// A worker: a URL, or url=…,events=…,replay=…,slots=…,engine=vllm|sglang|trtllm,name=…,http2=true; may be repeated
+        /// A worker: a URL, or url=…,events=…,replay=…,slots=…,engine=vllm|sglang|trtllm,name=…,http2=true,server_name=…; may be repeated
         list: Vec<WorkerSpec> = "[]", flag "worker", value "SPEC";
         /// TOML file with workers = ['…'], read again when it changes
         file: Option<PathBuf> = "''", flag "workers-file", value "FILE";
@@ -240,6 +246,8 @@ settings! {
         dns: Vec<String> = "[]", flag "worker-dns", value "NAME";
         /// Kubernetes service, as NAMESPACE/NAME[:PORT], whose endpoints are workers
         kubernetes: Option<String> = "''", flag "worker-service", value "NS/NAME";
+        /// How workers found by DNS or Kubernetes are spoken to: http or https
+        scheme: WorkerScheme = "'http'";
         /// Workers at a time
         max: usize = "1024";
         /// Between two looks at a worker
@@ -480,6 +488,8 @@ impl Config {
             ("cert", tls.cert.is_some(), "tls.key (--tls-key-path)", tls.key.is_some()),
             ("key", tls.key.is_some(), "tls.cert (--tls-cert-path)", tls.cert.is_some()),
             ("client_ca", tls.client_ca.is_some(), "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+            ("worker_cert", tls.worker_cert.is_some(), "tls.worker_key", tls.worker_key.is_some()),
+            ("worker_key", tls.worker_key.is_some(), "tls.worker_cert", tls.worker_cert.is_some()),
             ("admin", tls.admin, "tls.cert (--tls-cert-path)", tls.cert.is_some()),
         ] {
             if given && !there {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint};
 use kvlane_engine_adapters::feed::{FeedClock, FeedHealth, FeedState, IndexTarget, Target};
 use kvlane_engine_adapters::nats::NatsView;
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_engine_adapters::trtllm::{Poll, Poller};
 use kvlane_engine_adapters::vllm::subscriber::{Dialect, Subscriber, Subscription};
 use kvlane_indexer::{Applied, BlockSize, EngineBlockId, EventError, Index, KvEvent, Tick, WorkerId};
@@ -111,7 +112,14 @@ impl Target for Gated {
 }
 
 impl Feeds {
-    pub fn start(plan: FeedPlan, reading: Reading, url: &str, index: &Arc<Index>, clock: FeedClock) -> Self {
+    pub fn start(
+        plan: FeedPlan,
+        reading: Reading,
+        url: &str,
+        index: &Arc<Index>,
+        clock: FeedClock,
+        tls: &Arc<ClientTls>,
+    ) -> Self {
         let Reading { instance, engine, block_size } = reading;
         let gate = Arc::new(Gate { index: index.clone(), open: RwLock::new(Some(Vec::new())) });
         let mut health: Arc<Mutex<Vec<Arc<FeedHealth>>>> = Arc::default();
@@ -140,6 +148,7 @@ impl Feeds {
                 let gate = gate.clone();
                 let targets = move |worker| gate.target(worker);
                 let poll = Poll::new(WorkerId::new(instance, 0), url, block_size);
+                let poll = Poll { tls: tls.clone(), ..poll };
                 let poller = Poller::new(poll, targets, clock);
                 health = poller.health();
                 tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {

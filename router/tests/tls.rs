@@ -7,7 +7,7 @@ mod certificates;
 mod support;
 
 use std::net::SocketAddr;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::sync::Arc;
 
 use kvlane_engine_adapters::process::since_1970;
@@ -284,6 +284,16 @@ async fn what_is_wrong_with_the_files_stops_the_start() {
     }
 }
 
+/// Gone with its value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The real binary, asked by itself.
 #[tokio::test]
 async fn the_health_command_believes_the_routers_own_certificate_alone() {
@@ -295,18 +305,26 @@ async fn the_health_command_believes_the_routers_own_certificate_alone() {
     let (port, admin) = (free_port().to_string(), free_port().to_string());
     let kvlane = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvlane"));
-        command.args(["--port", &port, "--admin-port", &admin, "--tls-key-path", &key]).args(arguments);
+        command.args([
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port,
+            "--admin-port",
+            &admin,
+            "--tls-key-path",
+            &key,
+        ]);
+        command.args(arguments);
         command
     };
     let log = std::fs::File::create(files.path("log")).unwrap();
     let ca = format!("tls.client_ca={}", files.write("ca.pem", &authority.pem));
     for (mutual, more) in [(false, vec![]), (true, vec!["--set", &ca])] {
-        let mut running = kvlane(&[&["--tls-cert-path", &cert], &more[..]].concat())
-            .stderr(log.try_clone().unwrap())
-            .spawn()
-            .unwrap();
-        until("the router to be alive", || async {
-            get(SocketAddr::from(([127, 0, 0, 1], admin.parse().unwrap())), "/live").await.status == 200
+        let mut command = kvlane(&[&["--tls-cert-path", &cert], &more[..]].concat());
+        let _running = Running(command.stderr(log.try_clone().unwrap()).spawn().unwrap());
+        until("the router to listen", || async {
+            TcpStream::connect(format!("127.0.0.1:{port}")).await.is_ok()
         })
         .await;
         let health = |arguments: &[&str]| {
@@ -326,8 +344,6 @@ async fn the_health_command_believes_the_routers_own_certificate_alone() {
             let (well, error) = health(&["--tls-cert-path", &other, "health"]).await;
             assert!(!well && error.contains("invalid peer certificate"), "{error}");
         }
-        running.kill().unwrap();
-        running.wait().unwrap();
     }
     let log = std::fs::read_to_string(files.path("log")).unwrap();
     assert!(log.contains("kvlane on https://"), "{log}");

@@ -2,7 +2,9 @@
 
 #![allow(clippy::print_stderr, reason = "a command line program")]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, ValueEnum};
@@ -10,6 +12,7 @@ use kvlane_engine_adapters::bridge::{Sidecar, SidecarConfig};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint, ID_BITS, instance_of};
 use kvlane_engine_adapters::feed::FeedClock;
+use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, KeyPair, PemFile};
 use kvlane_engine_adapters::{nats, process};
 use kvlane_indexer::BlockSize;
 use tokio_util::sync::CancellationToken;
@@ -46,6 +49,28 @@ struct Cli {
     /// Requests the engine runs at a time (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)
     #[arg(long, help_heading = "Engine")]
     slots: Option<u32>,
+
+    /// PEM file with who must have signed the engine's certificate, for https [default: whom the system trusts]
+    #[arg(long, value_name = "FILE", env = "KVLANE_TLS_WORKER_CA", help_heading = "Engine")]
+    worker_ca: Option<PathBuf>,
+    /// PEM file with the certificate to show to the engine
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KVLANE_TLS_WORKER_CERT",
+        requires = "worker_key",
+        help_heading = "Engine"
+    )]
+    worker_cert: Option<PathBuf>,
+    /// PEM file with its private key
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "KVLANE_TLS_WORKER_KEY",
+        requires = "worker_cert",
+        help_heading = "Engine"
+    )]
+    worker_key: Option<PathBuf>,
 
     /// The NATS server
     #[arg(long, env = "NATS_SERVER", default_value = "nats://127.0.0.1:4222", help_heading = "NATS")]
@@ -84,6 +109,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// Between two looks at certificates.
+const LOOK_AT_FILES: Duration = Duration::from_secs(5);
+
 async fn run(cli: Cli) -> anyhow::Result<()> {
     let advertised_url = cli.advertised_url.unwrap_or_else(|| cli.url.clone());
     let block_size = match cli.block_size {
@@ -93,6 +121,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     anyhow::ensure!(cli.outbox > 0, "--outbox is 0, expected 1 or more events");
     let events =
         cli.events.map(|events| EventEndpoint { rank: 0, events, replay: cli.replay, topic: cli.topic });
+    let own = PemFile::of("--worker-cert", cli.worker_cert.as_ref())
+        .zip(PemFile::of("--worker-key", cli.worker_key.as_ref()))
+        .map(|(certificate, key)| KeyPair { certificate, key });
+    let tls = ClientTls::load(ClientFiles { ca: PemFile::of("--worker-ca", cli.worker_ca.as_ref()), own })?;
     let config = SidecarConfig {
         engine: match cli.engine {
             Dialect::Vllm => Engine::Vllm,
@@ -107,6 +139,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         slots: cli.slots,
         outbox: cli.outbox,
         publisher: rand::random::<u64>() & ID_BITS,
+        tls: tls.clone(),
     };
     let scope = Scope { namespace: cli.namespace, component: cli.component, endpoint: cli.endpoint };
     let (client, connected) = nats::connect(&cli.nats_url, "kvlane-bridge").await?;
@@ -118,6 +151,9 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         clock: FeedClock::starting(process::since_1970()),
     };
     let stop = CancellationToken::new();
+    if let Some(following) = tls.follow(LOOK_AT_FILES, stop.clone(), |_| {}) {
+        tokio::spawn(following);
+    }
     let stopping = stop.clone();
     tokio::spawn(async move {
         if let Err(error) = process::asked_to_stop().await {

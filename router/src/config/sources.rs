@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use toml::{Table, Value};
 
-use super::mode::{EventPlane, KvPolicy, LogFormat, Mode};
+use super::mode::{EventPlane, KvPolicy, LogFormat, Mode, WorkerScheme};
 use super::worker_spec::WorkerSpec;
 use super::{KNOBS, Knob};
 
@@ -283,7 +283,7 @@ macro_rules! word {
         }
     )+};
 }
-word!(Mode, KvPolicy, EventPlane, LogFormat);
+word!(Mode, KvPolicy, EventPlane, LogFormat, WorkerScheme);
 
 impl FromValue for f64 {
     fn from_value(value: &Value) -> Result<Self, String> {

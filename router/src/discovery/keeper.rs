@@ -12,6 +12,7 @@ use kvlane_engine_adapters::engine_facts::{
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::nats::NatsView;
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_indexer::{BlockSize, Index, WorkerId};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -74,6 +75,7 @@ pub struct KeeperTools {
     pub metrics: Arc<Metrics>,
     pub scheduler: Arc<Scheduler>,
     pub peers: Arc<Peers>,
+    pub tls: Arc<ClientTls>,
 }
 
 /// See the [module](self).
@@ -88,6 +90,7 @@ pub struct Keeper {
     scheduler: Arc<Scheduler>,
     peers: Arc<Peers>,
     tokenize: HttpClient,
+    tls: Arc<ClientTls>,
     nats: OnceLock<NatsView>,
     fleet: ArcSwap<Fleet>,
     changed: watch::Sender<u64>,
@@ -144,10 +147,11 @@ const FEED_GRACE: Duration = Duration::from_secs(10);
 
 impl Keeper {
     pub fn new(config: KeeperConfig, tools: KeeperTools, stop: CancellationToken) -> Arc<Self> {
-        let KeeperTools { index, clock, finder, metrics, scheduler, peers } = tools;
+        let KeeperTools { index, clock, finder, metrics, scheduler, peers, tls } = tools;
         Arc::new(Self {
-            probe: EngineProbe::new(config.probe_timeout),
-            tokenize: HttpClient::new(config.probe_timeout, 1 << 16),
+            probe: EngineProbe::new(config.probe_timeout, tls.clone()),
+            tokenize: HttpClient::new(config.probe_timeout, 1 << 16, tls.clone()),
+            tls,
             config,
             index,
             clock,
@@ -173,6 +177,11 @@ impl Keeper {
 
     pub fn nats(&self) -> Option<&NatsView> {
         self.nats.get()
+    }
+
+    /// How workers are spoken to where their URL says https.
+    pub fn tls(&self) -> &Arc<ClientTls> {
+        &self.tls
     }
 
     pub fn fleet(&self) -> Arc<Fleet> {
@@ -215,6 +224,7 @@ impl Keeper {
                 kept.worker.leave();
                 self.unfeed(&kept.worker);
                 self.metrics.forget_worker(&kept.worker.metrics);
+                self.tls.forget(kept.worker.authority());
                 if let Some(nats) = self.nats.get() {
                     nats.leave_alone(instance, false);
                 }
@@ -242,6 +252,9 @@ impl Keeper {
             let Some(worker) = worker else { continue };
             tracing::info!(worker = worker.name, id = worker.instance, source, "worker found");
             worker.drain(found.draining);
+            if let Some(name) = &found.spec.server_name {
+                self.tls.expect(worker.authority(), name);
+            }
             let (worker, stop) = (Arc::new(worker), self.stop.child_token());
             self.tasks.spawn(look_after(self.clone(), worker.clone(), stop.clone()));
             inner.kept.insert(instance, Kept { found, worker, stop });
@@ -323,7 +336,7 @@ impl Keeper {
             // Full is full: then nothing is expected of it.
             let _ = self.index.register(WorkerId::new(worker.instance, *rank));
         }
-        *feeds = Some(Feeds::start(plan, reading, &worker.url, &self.index, self.clock));
+        *feeds = Some(Feeds::start(plan, reading, &worker.url, &self.index, self.clock, &self.tls));
     }
 
     /// The group of those who serve the same base model, if the worker fits in: where all who are ready have blocks of
