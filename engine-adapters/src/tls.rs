@@ -17,7 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
-pub use self::client::{ClientFiles, ClientTls, Configs, Protocol, client_config};
+pub use self::client::{ClientFiles, ClientTls, Configs, Protocol};
 pub use self::stream::{ConnectError, Connector, Stream};
 pub use self::validity::not_after;
 pub use self::watched::Watched;
@@ -43,12 +43,12 @@ pub enum TlsError {
 
 /// A file and the setting that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PemFile {
+pub struct NamedFile {
     pub setting: &'static str,
     pub path: PathBuf,
 }
 
-impl PemFile {
+impl NamedFile {
     pub fn new(setting: &'static str, path: impl Into<PathBuf>) -> Self {
         Self { setting, path: path.into() }
     }
@@ -108,8 +108,8 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 /// A certificate, those that vouch for it, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPair {
-    pub certificate: PemFile,
-    pub key: PemFile,
+    pub certificate: NamedFile,
+    pub key: NamedFile,
 }
 
 impl KeyPair {
@@ -128,7 +128,7 @@ impl KeyPair {
     }
 }
 
-impl std::fmt::Display for PemFile {
+impl std::fmt::Display for NamedFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}` ({})", self.setting, self.path.display())
     }
@@ -149,12 +149,12 @@ mod tests {
         let file = |name: &str, text: &str| {
             let path = dir.path().join(name);
             std::fs::write(&path, text).unwrap();
-            PemFile::new("tls.key", path)
+            NamedFile::new("tls.key", path)
         };
         let (one, other) = (rcgen::KeyPair::generate().unwrap(), rcgen::KeyPair::generate().unwrap());
         let signed = rcgen::CertificateParams::new(vec!["a".to_owned()]).unwrap().self_signed(&one).unwrap();
-        let certificate = PemFile { setting: "tls.cert", ..file("cert.pem", &signed.pem()) };
-        let pair = |key: PemFile| KeyPair { certificate: certificate.clone(), key };
+        let certificate = NamedFile { setting: "tls.cert", ..file("cert.pem", &signed.pem()) };
+        let pair = |key: NamedFile| KeyPair { certificate: certificate.clone(), key };
         pair(file("key.pem", &one.serialize_pem())).load().unwrap();
         let secret = "c2VjcmV0";
         let cut = "-----BEGIN PRIVATE KEY";
@@ -166,8 +166,8 @@ mod tests {
             (file("empty.pem", ""), "expected a private key in PEM"),
             (file("cut.pem", &format!("{cut}{secret}\n{secret}\n")), "expected a private key in PEM"),
             (file("odd.pem", &format!("{cut}-----\n{secret}\n-----END PRIVATE KEY-----\n")), "odd.pem"),
-            (PemFile::new("tls.key", dir.path().join("missing.pem")), "missing.pem: No such file"),
-            (PemFile::new("tls.key", "/dev/zero"), "/dev/zero: larger than 1048576 bytes"),
+            (NamedFile::new("tls.key", dir.path().join("missing.pem")), "missing.pem: No such file"),
+            (NamedFile::new("tls.key", "/dev/zero"), "/dev/zero: larger than 1048576 bytes"),
         ] {
             let error = pair(key).load().unwrap_err().to_string();
             assert!(error.contains(says) && error.starts_with("`tls.key`: "), "{error}");

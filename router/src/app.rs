@@ -12,7 +12,7 @@ use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::model::ModelError;
 use kvlane_engine_adapters::nats::{self, NatsError, NatsFeed, NatsFeedConfig};
-use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, Configs, KeyPair, PemFile, TlsError};
+use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, Configs, KeyPair, NamedFile, TlsError};
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -449,10 +449,10 @@ fn address(listener: &Listener) -> Result<SocketAddr, StartError> {
 
 /// Whom to trust among workers, and what to show them.
 fn client_files(tls: &Tls) -> ClientFiles {
-    let own = PemFile::of("tls.worker_cert", tls.worker_cert.as_ref())
-        .zip(PemFile::of("tls.worker_key", tls.worker_key.as_ref()))
+    let own = NamedFile::of("tls.worker_cert", tls.worker_cert.as_ref())
+        .zip(NamedFile::of("tls.worker_key", tls.worker_key.as_ref()))
         .map(|(certificate, key)| KeyPair { certificate, key });
-    ClientFiles { ca: PemFile::of("tls.worker_ca", tls.worker_ca.as_ref()), own }
+    ClientFiles { ca: NamedFile::of("tls.worker_ca", tls.worker_ca.as_ref()), own }
 }
 
 fn index_config(config: &Config) -> IndexConfig {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use hyper::Uri;
-use kvlane_engine_adapters::tls::{PemFile, VERSIONS, provider};
+use kvlane_engine_adapters::tls::{NamedFile, VERSIONS, provider};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -98,7 +98,7 @@ fn ask(
 
 /// Believes whoever has the certificate that is in the settings, and nobody else.
 fn pinned(address: &str, tls: &Tls) -> anyhow::Result<Arc<ClientConfig>> {
-    let Some(file) = PemFile::of("tls.cert", tls.cert.as_ref()) else {
+    let Some(file) = NamedFile::of("tls.cert", tls.cert.as_ref()) else {
         bail!(
             "{address}: no certificate to expect there, expected `tls.cert` (--tls-cert-path) to be given with https"
         );

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
 
-#[path = "support/certificates.rs"]
+#[path = "../../engine-adapters/tests/support/certificates.rs"]
 mod certificates;
 mod support;
 

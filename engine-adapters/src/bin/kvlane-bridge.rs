@@ -12,7 +12,7 @@ use kvlane_engine_adapters::bridge::{Sidecar, SidecarConfig};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint, ID_BITS, instance_of};
 use kvlane_engine_adapters::feed::FeedClock;
-use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, KeyPair, PemFile};
+use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, KeyPair, NamedFile};
 use kvlane_engine_adapters::{nats, process};
 use kvlane_indexer::BlockSize;
 use tokio_util::sync::CancellationToken;
@@ -121,10 +121,10 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     anyhow::ensure!(cli.outbox > 0, "--outbox is 0, expected 1 or more events");
     let events =
         cli.events.map(|events| EventEndpoint { rank: 0, events, replay: cli.replay, topic: cli.topic });
-    let own = PemFile::of("--worker-cert", cli.worker_cert.as_ref())
-        .zip(PemFile::of("--worker-key", cli.worker_key.as_ref()))
+    let own = NamedFile::of("--worker-cert", cli.worker_cert.as_ref())
+        .zip(NamedFile::of("--worker-key", cli.worker_key.as_ref()))
         .map(|(certificate, key)| KeyPair { certificate, key });
-    let tls = ClientTls::load(ClientFiles { ca: PemFile::of("--worker-ca", cli.worker_ca.as_ref()), own })?;
+    let tls = ClientTls::load(ClientFiles { ca: NamedFile::of("--worker-ca", cli.worker_ca.as_ref()), own })?;
     let config = SidecarConfig {
         engine: match cli.engine {
             Dialect::Vllm => Engine::Vllm,

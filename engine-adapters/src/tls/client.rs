@@ -12,13 +12,13 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_util::sync::CancellationToken;
 
-use super::{KeyPair, PemFile, TlsError, VERSIONS, Watched, not_after, provider};
+use super::{KeyPair, NamedFile, TlsError, VERSIONS, Watched, not_after, provider};
 
 /// Where trust and identity come from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFiles {
     /// Whom to trust; the system's roots when none.
-    pub ca: Option<PemFile>,
+    pub ca: Option<NamedFile>,
     /// What to show to whoever asks.
     pub own: Option<KeyPair>,
 }
@@ -111,6 +111,15 @@ impl ClientTls {
     }
 }
 
+impl ClientFiles {
+    /// Fails when one of them is of no use.
+    pub fn check(&self) -> Result<(), TlsError> {
+        self.ca.as_ref().map(NamedFile::roots).transpose()?;
+        self.own.as_ref().map(KeyPair::load).transpose()?;
+        Ok(())
+    }
+}
+
 fn configs(files: &ClientFiles) -> Result<Configs, TlsError> {
     let roots = Arc::new(match &files.ca {
         Some(ca) => ca.roots()?,
@@ -122,7 +131,6 @@ fn configs(files: &ClientFiles) -> Result<Configs, TlsError> {
     Ok(Configs { http1: made(b"http/1.1")?, http2: made(b"h2")?, not_after })
 }
 
-/// For a connection of one kind; no protocol is named when there is none.
 fn made(
     roots: Arc<RootCertStore>,
     own: Option<&Arc<CertifiedKey>>,
@@ -137,20 +145,8 @@ fn made(
             builder.with_client_cert_resolver(shown)
         }
     };
-    if !protocol.is_empty() {
-        config.alpn_protocols = vec![protocol.to_vec()];
-    }
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok(config)
-}
-
-/// For a protocol that has its own way of agreeing on what is spoken.
-pub fn client_config(files: &ClientFiles) -> Result<ClientConfig, TlsError> {
-    let roots = match &files.ca {
-        Some(ca) => ca.roots()?,
-        None => system_roots()?,
-    };
-    let own = files.own.as_ref().map(KeyPair::load).transpose()?.map(Arc::new);
-    made(Arc::new(roots), own.as_ref(), b"")
 }
 
 fn system_roots() -> Result<RootCertStore, TlsError> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvlane_engine_adapters::tls::{KeyPair, PemFile, TlsError, VERSIONS, Watched, not_after, provider};
+use kvlane_engine_adapters::tls::{KeyPair, NamedFile, TlsError, VERSIONS, Watched, not_after, provider};
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use rustls::sign::SingleCertAndKey;
@@ -43,15 +43,15 @@ struct Served {
 
 /// The pair in the settings, if there is one.
 pub fn server_pair(tls: &Tls) -> Option<KeyPair> {
-    let certificate = PemFile::of("tls.cert", tls.cert.as_ref())?;
-    Some(KeyPair { certificate, key: PemFile::of("tls.key", tls.key.as_ref())? })
+    let certificate = NamedFile::of("tls.cert", tls.cert.as_ref())?;
+    Some(KeyPair { certificate, key: NamedFile::of("tls.key", tls.key.as_ref())? })
 }
 
 impl ServerTls {
     /// None when the settings name no certificate.
     pub fn load(settings: &Tls, metrics: Arc<Metrics>) -> Result<Option<Arc<Self>>, TlsError> {
         let Some(pair) = server_pair(settings) else { return Ok(None) };
-        let clients = PemFile::of("tls.client_ca", settings.client_ca.as_ref());
+        let clients = NamedFile::of("tls.client_ca", settings.client_ca.as_ref());
         let files: Vec<PathBuf> = [Some(&pair.certificate), Some(&pair.key), clients.as_ref()]
             .into_iter()
             .flatten()
@@ -113,7 +113,7 @@ impl ServerTls {
     }
 }
 
-fn served(pair: &KeyPair, clients: Option<&PemFile>) -> Result<Served, TlsError> {
+fn served(pair: &KeyPair, clients: Option<&NamedFile>) -> Result<Served, TlsError> {
     let provider = provider();
     let certified = pair.load()?;
     let not_after = certified.cert.first().and_then(|leaf| not_after(leaf));

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -24,6 +25,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+static AUTHORITIES: AtomicUsize = AtomicUsize::new(0);
+
 /// Somebody who signs certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -40,8 +43,9 @@ impl Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        // OpenSSL takes a certificate that is called like its issuer for self-signed.
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
+        // Nobody else may be called like it, or the wrong one is thought to have signed.
+        let name = format!("authority {}", AUTHORITIES.fetch_add(1, Ordering::Relaxed));
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
         Self { issuer: Issuer::new(params, key), pem }
