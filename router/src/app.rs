@@ -1,8 +1,8 @@
 //! Builds every part in order, hands each only what it needs, and takes them down again.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +11,9 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::model::ModelError;
-use kvlane_engine_adapters::nats::{self, NatsError, NatsFeed, NatsFeedConfig};
+use kvlane_engine_adapters::nats::{
+    NatsAccess, NatsConnection, NatsError, NatsFeed, NatsFeedConfig, NatsIdentity,
+};
 use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, Configs, KeyPair, NamedFile, TlsError};
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
@@ -19,7 +21,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, Tls, without_passwords};
+use crate::config::{Config, EventPlane, Events, KvPolicy, Mode, Routing, Settings, Tls, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{Found, Keeper, KeeperConfig, KeeperTools, Served, Sight, WorkerState};
 use crate::error::RouterError;
@@ -53,6 +55,8 @@ pub struct Router {
     pub tracer: Tracer,
     routing: Mutex<Routing>,
     draining: AtomicBool,
+    /// The connection to NATS, where it is used.
+    nats: OnceLock<NatsConnection>,
     /// Seconds since 1970 when it was started.
     started: u64,
 }
@@ -128,7 +132,14 @@ impl Router {
 
     /// Whether requests should be sent here.
     pub fn ready(&self) -> Result<(), &'static str> {
-        if self.draining() { Err("shutting down") } else { self.keeper.ready() }
+        if self.draining() {
+            return Err("shutting down");
+        }
+        // A server that is away may come back; one that never let us in is a mistake somewhere.
+        if self.nats.get().is_some_and(NatsConnection::is_refused) {
+            return Err("NATS does not let us in; the log says why");
+        }
+        self.keeper.ready()
     }
 
     /// The model a request asks for.
@@ -301,6 +312,7 @@ impl App {
             tracer: Tracer::new(exporter, config.log.trace_ratio),
             routing: Mutex::new(config.routing.clone()),
             draining: AtomicBool::new(false),
+            nats: OnceLock::new(),
             started: since_1970.as_secs(),
             config,
         });
@@ -329,7 +341,9 @@ impl App {
         if let Some(url) = &events.nats_url
             && events.plane != EventPlane::Zmq
         {
-            let (client, connected) = nats::connect(url, "kvlane").await?;
+            let connection = nats_access(events).connect(url, "kvlane").await?;
+            let NatsConnection { client, connected, .. } = connection.clone();
+            let _ = self.router.nats.set(connection);
             let scope = Scope {
                 namespace: events.namespace.clone(),
                 component: events.component.clone(),
@@ -445,6 +459,21 @@ async fn bind(
 fn address(listener: &Listener) -> Result<SocketAddr, StartError> {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     listener.address().map_err(|error| StartError::Listen { address: unknown, error })
+}
+
+/// How to get into NATS.
+fn nats_access(events: &Events) -> NatsAccess {
+    let file = NamedFile::of;
+    let own = file("events.nats_tls_cert", events.nats_tls_cert.as_ref())
+        .zip(file("events.nats_tls_key", events.nats_tls_key.as_ref()))
+        .map(|(certificate, key)| KeyPair { certificate, key });
+    let creds = file("events.nats_creds", events.nats_creds.as_ref()).map(NatsIdentity::Credentials);
+    let nkey = events.nats_nkey.as_ref().map(|nkey| NatsIdentity::nkey("events.nats_nkey", nkey));
+    let token = file("events.nats_token_file", events.nats_token_file.as_ref()).map(NatsIdentity::Token);
+    NatsAccess {
+        tls: ClientFiles { ca: file("events.nats_tls_ca", events.nats_tls_ca.as_ref()), own },
+        identity: creds.or(nkey).or(token),
+    }
 }
 
 /// Whom to trust among workers, and what to show them.

@@ -265,6 +265,18 @@ settings! {
         plane: EventPlane = "'auto'", flag "event-plane", value "PLANE", env "DYN_EVENT_PLANE";
         /// NATS server; without it NATS is not used
         nats_url: Option<String> = "''", flag "nats-url", value "URL", env "NATS_SERVER";
+        /// PEM file with who must have signed the NATS server's certificate; without it, whom the system trusts
+        nats_tls_ca: Option<PathBuf> = "''", env "NATS_TLS_CA", env "NATS_TLS_CA_CERT_PATH";
+        /// PEM file with the certificate the NATS server is shown
+        nats_tls_cert: Option<PathBuf> = "''", env "NATS_TLS_CERT";
+        /// PEM file with its private key
+        nats_tls_key: Option<PathBuf> = "''", env "NATS_TLS_KEY";
+        /// Credentials file (JWT and seed) for NATS
+        nats_creds: Option<PathBuf> = "''", env "NATS_AUTH_CREDENTIALS_FILE";
+        /// File with the seed of a NATS user's nkey, or the seed itself
+        nats_nkey: Option<String> = "''", env "NATS_AUTH_NKEY";
+        /// File with a token for NATS
+        nats_token_file: Option<PathBuf> = "''";
         /// Dynamo's namespace, for NATS subjects and metric labels
         namespace: String = "'dynamo'", env "DYN_NAMESPACE";
         /// Its component
@@ -495,6 +507,34 @@ impl Config {
             if given && !there {
                 return Err(settings.refuse("tls", name, &format!("{needed} to be given with it")));
             }
+        }
+        let events = &self.events;
+        for (name, given, needed, there) in [
+            (
+                "nats_tls_cert",
+                events.nats_tls_cert.is_some(),
+                "events.nats_tls_key",
+                events.nats_tls_key.is_some(),
+            ),
+            (
+                "nats_tls_key",
+                events.nats_tls_key.is_some(),
+                "events.nats_tls_cert",
+                events.nats_tls_cert.is_some(),
+            ),
+        ] {
+            if given && !there {
+                return Err(settings.refuse("events", name, &format!("{needed} to be given with it")));
+            }
+        }
+        let identities = [
+            ("nats_creds", events.nats_creds.is_some()),
+            ("nats_nkey", events.nats_nkey.is_some()),
+            ("nats_token_file", events.nats_token_file.is_some()),
+        ];
+        let mut given = identities.iter().filter(|(_, given)| *given);
+        if let (Some((one, _)), Some((other, _))) = (given.next(), given.next()) {
+            return Err(settings.refuse("events", other, &format!("nothing, because events.{one} is given")));
         }
         Ok(())
     }

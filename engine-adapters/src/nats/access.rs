@@ -146,6 +146,13 @@ pub struct NatsConnection {
     pub trouble: watch::Receiver<Option<Trouble>>,
 }
 
+impl NatsConnection {
+    /// Whether the server never let us in.
+    pub fn is_refused(&self) -> bool {
+        *self.connected.borrow() == 0 && self.trouble.borrow().as_ref().is_some_and(|trouble| trouble.refused)
+    }
+}
+
 impl NatsAccess {
     /// Connects, and waits for a server that is not there yet. What is wrong with files or URL is an error; a server that
     /// does not let us in is tried again, and why it did not is said whenever that is something new.
