@@ -1,5 +1,6 @@
 //! What an engine says of itself over HTTP: its model, its cache, its load, and where its events are.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::http_client::{HttpClient, HttpError};
+use crate::tls::ClientTls;
 
 /// As much as the engine says; engines and versions differ.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -96,8 +98,8 @@ pub struct EngineProbe {
 }
 
 impl EngineProbe {
-    pub fn new(patience: Duration) -> Self {
-        Self { client: HttpClient::new(patience, 8 << 20) }
+    pub fn new(patience: Duration, tls: Arc<ClientTls>) -> Self {
+        Self { client: HttpClient::new(patience, 8 << 20, tls) }
     }
 
     /// Shows this with every question.

@@ -19,6 +19,7 @@ pub mod nats;
 pub mod openai;
 pub mod process;
 pub mod sim;
+pub mod tls;
 pub mod translate;
 pub mod trtllm;
 pub mod vllm;

@@ -1,5 +1,6 @@
 //! NATS: the connection, who is announced there, and the index fed from it.
 
+mod access;
 mod announcements;
 mod listener;
 mod subscriber;
@@ -7,9 +8,10 @@ mod view;
 
 use std::fmt;
 
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::Client;
 use tokio::sync::watch;
 
+pub use self::access::{NatsAccess, NatsConnection, NatsIdentity, Trouble, is_seed};
 pub use self::announcements::{Announcement, Announcements};
 pub use self::listener::{Ask, Gathered, Listener, Parts, Snapshot};
 pub use self::subscriber::{NatsFeed, NatsFeedConfig};
@@ -28,23 +30,8 @@ impl NatsError {
     }
 }
 
-/// Connects, waits for the server if it is not there yet, and comes back whenever it was away. The number counts
-/// connections: when it grows, messages may have been lost.
+/// Connects without more ado; see [`NatsAccess::connect`].
 pub async fn connect(url: &str, name: &str) -> Result<(Client, watch::Receiver<u64>), NatsError> {
-    let (count, connected) = watch::channel(0_u64);
-    let noted = move |event: Event| {
-        match &event {
-            Event::Connected => count.send_modify(|count| *count += 1),
-            Event::Disconnected => tracing::warn!("NATS is gone, trying again"),
-            other => tracing::debug!(%other, "NATS"),
-        }
-        std::future::ready(())
-    };
-    let options = ConnectOptions::new()
-        .name(name)
-        .retry_on_initial_connect()
-        .reconnect_delay_callback(|attempt| std::time::Duration::from_millis((50 * attempt as u64).min(2000)))
-        .event_callback(noted);
-    let client = options.connect(url).await.map_err(|error| NatsError::new("cannot connect", &error))?;
-    Ok((client, connected))
+    let connection = NatsAccess::default().connect(url, name).await?;
+    Ok((connection.client, connection.connected))
 }

@@ -21,7 +21,7 @@ pub fn log(filter: &str, json: Option<bool>) -> Result<(), ParseError> {
     let asked =
         std::env::var("DYN_LOGGING_JSONL").ok().map(|asked| !matches!(asked.as_str(), "" | "0" | "false"));
     let logs = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_env_filter(EnvFilter::try_new(with_defaults(filter))?)
         .with_ansi(terminal && std::env::var_os("NO_COLOR").is_none())
         .with_writer(std::io::stderr);
     if json.or(asked).unwrap_or(!terminal) {
@@ -30,6 +30,11 @@ pub fn log(filter: &str, json: Option<bool>) -> Result<(), ParseError> {
         logs.init();
     }
     Ok(())
+}
+
+/// What the NATS client says of its every attempt is said by us, once; who wants to hear it all names it.
+fn with_defaults(filter: &str) -> String {
+    if filter.contains("async_nats") { filter.to_owned() } else { format!("async_nats=off,{filter}") }
 }
 
 /// Wall time. Everything further in gets it passed.

@@ -18,6 +18,7 @@ use kvlane_engine_adapters::feed::{FeedClock, FeedState, Target};
 use kvlane_engine_adapters::nats::{self, Announcement, NatsFeed, NatsFeedConfig, NatsView};
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::{Worker, WorkerOptions};
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_engine_adapters::vllm::wire::Encoder;
 use kvlane_indexer::{
     BlockHash, BlockHasher, BlockSize, Index, IndexConfig, KvEvent, Namespace, SequenceHash, StoredBlock,
@@ -200,6 +201,7 @@ async fn bridge(
         slots: Some(64),
         outbox: 1000,
         publisher,
+        tls: ClientTls::system(),
     };
     let sidecar = Sidecar { config, client, connected, subjects: subjects(), clock: clock() };
     tokio::spawn(async move { sidecar.run(stop).await.unwrap() })

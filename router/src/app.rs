@@ -1,8 +1,8 @@
 //! Builds every part in order, hands each only what it needs, and takes them down again.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +11,10 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::model::ModelError;
-use kvlane_engine_adapters::nats::{self, NatsError, NatsFeed, NatsFeedConfig};
+use kvlane_engine_adapters::nats::{
+    NatsAccess, NatsConnection, NatsError, NatsFeed, NatsFeedConfig, NatsIdentity,
+};
+use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, Configs, KeyPair, NamedFile, TlsError};
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -19,16 +22,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{self, Access, AdminToken, Key};
-use crate::config::{Config, EventPlane, KvPolicy, Mode, Routing, Settings, without_passwords};
+use crate::config::{Config, EventPlane, Events, KvPolicy, Mode, Routing, Settings, Tls, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{
     Allow, Fleet, Found, Keeper, KeeperConfig, KeeperTools, OPERATOR, Served, Sight, WorkerState,
 };
 use crate::error::RouterError;
-use crate::http::{Door, Edge, Listener};
+use crate::http::{Door, Edge, Listener, ServerTls};
 use crate::load_exchange::LoadExchange;
 use crate::memory::Memory;
-use crate::metrics::Metrics;
+use crate::metrics::{Certificate, Metrics};
 use crate::preprocess::{ModelFinder, Pool, Preprocessor};
 use crate::proxy::breaker::BreakerConfig;
 use crate::proxy::{Body, Cut, Proxy};
@@ -59,6 +62,8 @@ pub struct Router {
     pub tracer: Tracer,
     routing: Mutex<Routing>,
     draining: AtomicBool,
+    /// The connection to NATS, where it is used.
+    nats: OnceLock<NatsConnection>,
     /// Seconds since 1970 when it was started.
     started: u64,
 }
@@ -77,6 +82,8 @@ pub enum StartError {
     Nats(#[from] NatsError),
     #[error("Kubernetes: {0}")]
     Kubernetes(String),
+    #[error("{0}")]
+    Tls(#[from] TlsError),
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
 }
@@ -134,7 +141,14 @@ impl Router {
 
     /// Whether requests should be sent here.
     pub fn ready(&self) -> Result<(), &'static str> {
-        if self.draining() { Err("shutting down") } else { self.keeper.ready() }
+        if self.draining() {
+            return Err("shutting down");
+        }
+        // A server that is away may come back; one that never let us in is a mistake somewhere.
+        if self.nats.get().is_some_and(NatsConnection::is_refused) {
+            return Err("NATS does not let us in; the log says why");
+        }
+        self.keeper.ready()
     }
 
     /// The model a request asks for, if it is there and whoever asks may use it.
@@ -237,7 +251,7 @@ pub struct App {
     listeners: TaskTracker,
     background: TaskTracker,
     /// No more connections.
-    close: CancellationToken,
+    close: Cut,
     /// Streams that are still running end.
     cut: Cut,
     /// Everything else stops.
@@ -250,17 +264,31 @@ impl App {
         settings: &Settings,
         since_1970: Duration,
     ) -> Result<Self, StartError> {
-        let (close, cut, stop) = (CancellationToken::new(), Cut::default(), CancellationToken::new());
+        let (close, cut, stop) = (Cut::default(), Cut::default(), CancellationToken::new());
         let (listeners, background) = (TaskTracker::new(), TaskTracker::new());
+        let metrics = Metrics::register()?;
+        let tls = ServerTls::load(&config.tls, metrics.clone())?;
+        let towards_workers = ClientTls::load(client_files(&config.tls))?;
         // Bound first: a port that is taken is the likeliest mistake.
-        let public =
-            bind(SocketAddr::new(config.server.host, config.server.port), Door::Public, &config).await?;
+        let address_of = SocketAddr::new(config.server.host, config.server.port);
+        let public = bind(address_of, Door::Public, &config, tls.clone()).await?;
         let admin = match config.admin.port {
             0 => None,
-            port => Some(bind(SocketAddr::new(config.admin.host, port), Door::Admin, &config).await?),
+            port => {
+                let tls = tls.clone().filter(|_| config.tls.admin);
+                Some(bind(SocketAddr::new(config.admin.host, port), Door::Admin, &config, tls).await?)
+            }
         };
+        if let Some(tls) = &tls {
+            background.spawn(tls.follow(Duration::from_millis(config.tls.reload_ms), stop.clone()));
+        }
+        let told = metrics.clone();
+        let changed = move |made: &Configs| told.certificate_ends(Certificate::Worker, made.not_after);
+        let every = Duration::from_millis(config.tls.reload_ms);
+        if let Some(following) = towards_workers.follow(every, stop.clone(), changed) {
+            background.spawn(following);
+        }
 
-        let metrics = Metrics::register()?;
         let access = Access::open(&config.access, metrics.clone()).map_err(StartError::Access)?;
         let access = Arc::new(access);
         let admin_token = AdminToken::open(config.admin.token_file.clone()).map_err(StartError::Access)?;
@@ -288,6 +316,7 @@ impl App {
             peers: peers.clone(),
             authorization: worker_authorization.clone(),
             allow: Allow::parse(&config.workers.allow).map_err(StartError::Workers)?,
+            tls: towards_workers.clone(),
         };
         let keeper = Keeper::new(keeper_config(&config), tools, stop.clone());
         let tokenizer = &config.tokenizer;
@@ -314,7 +343,7 @@ impl App {
             index,
             clock,
             keeper: keeper.clone(),
-            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes)
+            preprocessor: Preprocessor::new(pool, tokenizer.cache_bytes, towards_workers)
                 .bearing(worker_authorization.clone()),
             worker_authorization,
             proxy,
@@ -324,6 +353,7 @@ impl App {
             tracer: Tracer::new(exporter, config.log.trace_ratio),
             routing: Mutex::new(config.routing.clone()),
             draining: AtomicBool::new(false),
+            nats: OnceLock::new(),
             started: since_1970.as_secs(),
             config,
         });
@@ -355,7 +385,9 @@ impl App {
         if let Some(url) = &events.nats_url
             && events.plane != EventPlane::Zmq
         {
-            let (client, connected) = nats::connect(url, "kvlane").await?;
+            let connection = nats_access(events).connect(url, "kvlane").await?;
+            let NatsConnection { client, connected, .. } = connection.clone();
+            let _ = self.router.nats.set(connection);
             let scope = Scope {
                 namespace: events.namespace.clone(),
                 component: events.component.clone(),
@@ -395,14 +427,17 @@ impl App {
         }
         if !workers.dns.is_empty() {
             let names = workers.dns.clone();
-            self.background.spawn(sources::follow_dns(keeper.clone(), names, every, stop.clone()));
+            let scheme = workers.scheme;
+            self.background.spawn(sources::follow_dns(keeper.clone(), names, scheme, every, stop.clone()));
         }
         if let Some(service) = &workers.kubernetes {
             let wrong = |expected| StartError::Workers(format!("`workers.kubernetes`: expected {expected}"));
             let service = ServiceRef::parse(service).map_err(wrong)?;
             let client = kube::Client::try_default().await;
             let client = client.map_err(|error| StartError::Kubernetes(error.to_string()))?;
-            self.background.spawn(sources::follow_service(keeper.clone(), client, service, stop.clone()));
+            let followed =
+                sources::follow_service(keeper.clone(), client, service, workers.scheme, stop.clone());
+            self.background.spawn(followed);
         }
         keeper.update(OPERATOR, workers.list.iter().cloned().map(Found::from).collect());
         Ok(())
@@ -417,7 +452,7 @@ impl App {
         let orderly = async {
             self.router.draining.store(true, Ordering::Relaxed);
             tokio::time::sleep(wait).await;
-            self.close.cancel();
+            self.close.make();
             self.listeners.close();
             if tokio::time::timeout(patience, self.listeners.wait()).await.is_err() {
                 tracing::warn!(seconds = patience.as_secs(), "answers are still running; they are cut off");
@@ -429,7 +464,7 @@ impl App {
             () = orderly => {}
             () = hurry => tracing::warn!("asked again to stop; stopping at once"),
         }
-        self.close.cancel();
+        self.close.make();
         self.cut.make();
         self.listeners.close();
         // Long enough for those who are cut off to be told.
@@ -448,7 +483,12 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How long the last things may take.
 const CUT_PATIENCE: Duration = Duration::from_secs(3);
 
-async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listener, StartError> {
+async fn bind(
+    address: SocketAddr,
+    door: Door,
+    config: &Config,
+    tls: Option<Arc<ServerTls>>,
+) -> Result<Listener, StartError> {
     let edge = Edge {
         door,
         max_connections: config.server.max_connections,
@@ -458,6 +498,7 @@ async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listen
         idle: Duration::from_millis(config.server.idle_connection_ms),
         stalled: Duration::from_millis(config.server.stalled_client_ms),
         cors_origins: if door == Door::Public { config.server.cors_origins.clone() } else { Vec::new() },
+        tls,
     };
     Listener::bind(address, edge).await.map_err(|error| StartError::Listen { address, error })
 }
@@ -465,6 +506,29 @@ async fn bind(address: SocketAddr, door: Door, config: &Config) -> Result<Listen
 fn address(listener: &Listener) -> Result<SocketAddr, StartError> {
     let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
     listener.address().map_err(|error| StartError::Listen { address: unknown, error })
+}
+
+/// How to get into NATS.
+fn nats_access(events: &Events) -> NatsAccess {
+    let file = NamedFile::of;
+    let own = file("events.nats_tls_cert", events.nats_tls_cert.as_ref())
+        .zip(file("events.nats_tls_key", events.nats_tls_key.as_ref()))
+        .map(|(certificate, key)| KeyPair { certificate, key });
+    let creds = file("events.nats_creds", events.nats_creds.as_ref()).map(NatsIdentity::Credentials);
+    let nkey = events.nats_nkey.as_ref().map(|nkey| NatsIdentity::nkey("events.nats_nkey", nkey));
+    let token = file("events.nats_token_file", events.nats_token_file.as_ref()).map(NatsIdentity::Token);
+    NatsAccess {
+        tls: ClientFiles { ca: file("events.nats_tls_ca", events.nats_tls_ca.as_ref()), own },
+        identity: creds.or(nkey).or(token),
+    }
+}
+
+/// Whom to trust among workers, and what to show them.
+fn client_files(tls: &Tls) -> ClientFiles {
+    let own = NamedFile::of("tls.worker_cert", tls.worker_cert.as_ref())
+        .zip(NamedFile::of("tls.worker_key", tls.worker_key.as_ref()))
+        .map(|(certificate, key)| KeyPair { certificate, key });
+    ClientFiles { ca: NamedFile::of("tls.worker_ca", tls.worker_ca.as_ref()), own }
 }
 
 fn index_config(config: &Config) -> IndexConfig {

@@ -31,7 +31,7 @@ pub enum Task {
 /// What rooms are called in the help.
 fn heading(room: &str) -> &'static str {
     match room {
-        "server" | "admin" | "access" => "Serving",
+        "server" | "admin" | "access" | "tls" => "Serving",
         "model" | "index" | "tokenizer" => "Model and cache",
         "routing" => "Routing",
         "workers" | "proxy" => "Workers",

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::discovery::Allow;
 use crate::threads;
 
-pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode};
+pub use self::mode::{EventPlane, KvPolicy, LogFormat, Mode, WorkerScheme};
 pub use self::sources::{ConfigError, Origin, Settings, Sources, without_passwords};
 pub(crate) use self::worker_spec::checked_url;
 pub use self::worker_spec::{EventSpec, WorkerSpec};
@@ -167,6 +167,27 @@ settings! {
         /// Whether /metrics of the API's own port needs no key
         open_metrics: bool = "true";
     }
+    /// TLS, towards clients and towards workers. Files are read again when they change.
+    tls: Tls {
+        /// PEM file with the certificate clients are shown, and those that vouch for it; without it, plain HTTP
+        cert: Option<PathBuf> = "''", flag "tls-cert-path", value "FILE", env "DYN_TLS_CERT_PATH";
+        /// PEM file with its private key
+        key: Option<PathBuf> = "''", flag "tls-key-path", value "FILE", env "DYN_TLS_KEY_PATH";
+        /// PEM file with who must have signed clients' certificates; without it clients need none
+        client_ca: Option<PathBuf> = "''", env "DYN_TLS_CLIENT_CA_CERT_PATH";
+        /// Whether the admin listener speaks TLS as well
+        admin: bool = "false";
+        /// PEM file with who must have signed workers' certificates; without it, whom the system trusts
+        worker_ca: Option<PathBuf> = "''";
+        /// PEM file with the certificate that workers are shown, if they ask for one
+        worker_cert: Option<PathBuf> = "''";
+        /// PEM file with its private key
+        worker_key: Option<PathBuf> = "''";
+        /// How long a client's handshake may take
+        handshake_ms: u64 = "10000";
+        /// Between two looks at the files
+        reload_ms: u64 = "5000";
+    }
     /// What turns requests into tokens.
     model: ModelSettings {
         /// Directory with tokenizer.json and chat template; without it, what engines say of their model is looked for
@@ -235,7 +256,7 @@ settings! {
     }
     /// Where workers come from, and how they are watched.
     workers: Workers {
-        /// A worker: a URL, or url=…,events=…,replay=…,slots=…,engine=vllm|sglang|trtllm,name=…,http2=true; may be repeated
+        /// A worker: a URL, or url=…,events=…,replay=…,slots=…,engine=vllm|sglang|trtllm,name=…,http2=true,server_name=…; may be repeated
         list: Vec<WorkerSpec> = "[]", flag "worker", value "SPEC";
         /// TOML file with workers = ['…'], read again when it changes
         file: Option<PathBuf> = "''", flag "workers-file", value "FILE";
@@ -245,6 +266,8 @@ settings! {
         kubernetes: Option<String> = "''", flag "worker-service", value "NS/NAME";
         /// Hosts (* for anything) and networks where workers that a file, DNS, NATS or Kubernetes names may be; all when empty
         allow: Vec<String> = "[]";
+        /// How workers found by DNS or Kubernetes are spoken to: http or https
+        scheme: WorkerScheme = "'http'";
         /// Workers at a time
         max: usize = "1024";
         /// Between two looks at a worker
@@ -262,6 +285,18 @@ settings! {
         plane: EventPlane = "'auto'", flag "event-plane", value "PLANE", env "DYN_EVENT_PLANE";
         /// NATS server; without it NATS is not used
         nats_url: Option<String> = "''", flag "nats-url", value "URL", env "NATS_SERVER";
+        /// PEM file with who must have signed the NATS server's certificate; without it, whom the system trusts
+        nats_tls_ca: Option<PathBuf> = "''", env "NATS_TLS_CA", env "NATS_TLS_CA_CERT_PATH";
+        /// PEM file with the certificate the NATS server is shown
+        nats_tls_cert: Option<PathBuf> = "''", env "NATS_TLS_CERT";
+        /// PEM file with its private key
+        nats_tls_key: Option<PathBuf> = "''", env "NATS_TLS_KEY";
+        /// Credentials file (JWT and seed) for NATS
+        nats_creds: Option<PathBuf> = "''", env "NATS_AUTH_CREDENTIALS_FILE";
+        /// File with the seed of a NATS user's nkey, or the seed itself
+        nats_nkey: Option<String> = "''", env "NATS_AUTH_NKEY";
+        /// File with a token for NATS
+        nats_token_file: Option<PathBuf> = "''";
         /// Dynamo's namespace, for NATS subjects and metric labels
         namespace: String = "'dynamo'", env "DYN_NAMESPACE";
         /// Its component
@@ -406,6 +441,8 @@ impl Config {
             ("server", "stalled_client_ms", self.server.stalled_client_ms),
             ("server", "head_timeout_ms", self.server.head_timeout_ms),
             ("server", "body_timeout_ms", self.server.body_timeout_ms),
+            ("tls", "handshake_ms", self.tls.handshake_ms),
+            ("tls", "reload_ms", self.tls.reload_ms),
             ("routing", "queue_timeout_ms", self.routing.queue_timeout_ms),
             ("routing", "max_sessions", self.routing.max_sessions as u64),
             ("events", "share_load_ms", self.events.share_load_ms),
@@ -453,6 +490,7 @@ impl Config {
         if self.tokenizer.threads > 1024 {
             return refuse("tokenizer", "threads", "at most 1024");
         }
+        self.validate_tls(settings)?;
         let port = |name: &str| name.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         if let Some(wrong) = self.workers.dns.iter().find(|name| !port(name)) {
             return refuse("workers", "dns", &format!("NAME:PORT instead of {wrong:?}"));
@@ -493,6 +531,52 @@ impl Config {
             && !url.starts_with("http://")
         {
             return refuse("log", "otlp_endpoint", "http://HOST:PORT");
+        }
+        Ok(())
+    }
+
+    /// Files that are nothing without each other.
+    fn validate_tls(&self, settings: &Settings) -> Result<(), ConfigError> {
+        let tls = &self.tls;
+        for (name, given, needed, there) in [
+            ("cert", tls.cert.is_some(), "tls.key (--tls-key-path)", tls.key.is_some()),
+            ("key", tls.key.is_some(), "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+            ("client_ca", tls.client_ca.is_some(), "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+            ("worker_cert", tls.worker_cert.is_some(), "tls.worker_key", tls.worker_key.is_some()),
+            ("worker_key", tls.worker_key.is_some(), "tls.worker_cert", tls.worker_cert.is_some()),
+            ("admin", tls.admin, "tls.cert (--tls-cert-path)", tls.cert.is_some()),
+        ] {
+            if given && !there {
+                return Err(settings.refuse("tls", name, &format!("{needed} to be given with it")));
+            }
+        }
+        let events = &self.events;
+        for (name, given, needed, there) in [
+            (
+                "nats_tls_cert",
+                events.nats_tls_cert.is_some(),
+                "events.nats_tls_key",
+                events.nats_tls_key.is_some(),
+            ),
+            (
+                "nats_tls_key",
+                events.nats_tls_key.is_some(),
+                "events.nats_tls_cert",
+                events.nats_tls_cert.is_some(),
+            ),
+        ] {
+            if given && !there {
+                return Err(settings.refuse("events", name, &format!("{needed} to be given with it")));
+            }
+        }
+        let identities = [
+            ("nats_creds", events.nats_creds.is_some()),
+            ("nats_nkey", events.nats_nkey.is_some()),
+            ("nats_token_file", events.nats_token_file.is_some()),
+        ];
+        let mut given = identities.iter().filter(|(_, given)| *given);
+        if let (Some((one, _)), Some((other, _))) = (given.next(), given.next()) {
+            return Err(settings.refuse("events", other, &format!("nothing, because events.{one} is given")));
         }
         Ok(())
     }

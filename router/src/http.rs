@@ -2,12 +2,14 @@
 
 mod admin;
 mod completions;
+mod connection;
 mod continuation;
 mod crowd;
 mod exposition;
 mod last_call;
 mod listener;
 mod paced;
+mod tls;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,6 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::listener::{Edge, Listener};
+pub use self::tls::{ServerTls, server_pair};
 use crate::access::{Key, Site, from_elsewhere};
 use crate::app::Router;
 use crate::error::{Fault, RouterError};

@@ -7,6 +7,7 @@ use hyper::header::HeaderValue;
 use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint};
 use kvlane_engine_adapters::feed::{FeedClock, FeedHealth, FeedState, IndexTarget, Target};
 use kvlane_engine_adapters::nats::NatsView;
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_engine_adapters::trtllm::{Poll, Poller};
 use kvlane_engine_adapters::vllm::subscriber::{Dialect, Subscriber, Subscription};
 use kvlane_indexer::{Applied, BlockSize, EngineBlockId, EventError, Index, KvEvent, Tick, WorkerId};
@@ -120,6 +121,7 @@ impl Feeds {
         index: &Arc<Index>,
         clock: FeedClock,
         authorization: Option<HeaderValue>,
+        tls: &Arc<ClientTls>,
     ) -> Self {
         let Reading { instance, engine, block_size } = reading;
         let gate = Arc::new(Gate { index: index.clone(), open: RwLock::new(Some(Vec::new())) });
@@ -149,6 +151,7 @@ impl Feeds {
                 let gate = gate.clone();
                 let targets = move |worker| gate.target(worker);
                 let poll = Poll::new(WorkerId::new(instance, 0), url, block_size);
+                let poll = Poll { tls: tls.clone(), ..poll };
                 let poller = Poller::new(poll, targets, clock).bearing(authorization);
                 health = poller.health();
                 tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {

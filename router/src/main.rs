@@ -36,8 +36,11 @@ fn main() -> ExitCode {
         Task::PrintDefaults => cli::print_defaults(&mut out),
         Task::PrintReference => cli::print_reference(&mut out),
         Task::Health(url) => {
-            let url = url.unwrap_or_else(|| probe::own_address(&config.server));
-            return said(probe::probe(&url));
+            let asked = match url {
+                Some(url) => Ok(url),
+                None => probe::own_address(&config),
+            };
+            return said(asked.and_then(|url| probe::probe(&url, &config.tls)));
         }
         Task::NewKey(name) => return said(cli::print_new_key(&name, &mut out)),
         Task::HashKey => return said(cli::print_digest(std::io::stdin().lock(), &mut out)),
@@ -91,6 +94,7 @@ fn run(config: Config, settings: &Settings, sources: &Sources) -> ExitCode {
 
 async fn serve(config: Config, settings: &Settings) -> anyhow::Result<()> {
     let mode = config.routing.mode.name();
+    let scheme = if config.tls.cert.is_some() { "https" } else { "http" };
     let nobody = config.workers.list.is_empty()
         && config.workers.file.is_none()
         && config.workers.dns.is_empty()
@@ -100,7 +104,7 @@ async fn serve(config: Config, settings: &Settings) -> anyhow::Result<()> {
     tracing::info!(
         mode,
         admin = app.admin_address.map(tracing::field::display),
-        "kvlane on http://{}",
+        "kvlane on {scheme}://{}",
         app.address
     );
     if nobody {

@@ -203,6 +203,26 @@ pub struct Metrics {
     unauthorized: IntCounter,
     workers_refused: IntCounterVec,
     connections_refused: IntCounter,
+    handshakes_failed: IntCounter,
+    certificate_ends: IntGaugeVec,
+}
+
+/// Certificates that are shown to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certificate {
+    /// To clients.
+    Server,
+    /// To workers.
+    Worker,
+}
+
+impl Certificate {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Worker => "worker",
+        }
+    }
 }
 
 /// Where a placement's time goes, by Dynamo's names.
@@ -449,6 +469,15 @@ impl Metrics {
                 "kvlane_connections_refused_total",
                 "Connections closed at once because their address had as many as it may.",
             ))?,
+            handshakes_failed: make.add(IntCounter::new(
+                "kvlane_tls_handshakes_failed_total",
+                "Connections of clients that ended before TLS was agreed on.",
+            ))?,
+            certificate_ends: make.gauges(
+                "kvlane_tls_certificate_not_after_seconds",
+                "When a certificate in use ends, in seconds since 1970: the one clients are shown, the one workers are.",
+                &["certificate"],
+            )?,
             declared: Vec::new(),
             registry: registry.clone(),
         };
@@ -489,6 +518,18 @@ impl Metrics {
     /// A request that never got as far as a model.
     pub fn refused(&self, endpoint: &str, class: &str) {
         self.requests.with_label_values(&["", endpoint, "", "error", class]).inc();
+    }
+
+    pub fn handshake_failed(&self) {
+        self.handshakes_failed.inc();
+    }
+
+    /// A certificate is in use from now on; one whose end is unknown has none.
+    pub fn certificate_ends(&self, certificate: Certificate, at: Option<i64>) {
+        match at {
+            Some(at) => self.certificate_ends.with_label_values(&[certificate.name()]).set(at),
+            None => drop(self.certificate_ends.remove_label_values(&[certificate.name()])),
+        }
     }
 
     pub fn retried(&self, reason: &str) {

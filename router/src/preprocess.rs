@@ -15,6 +15,7 @@ use hyper::header::HeaderValue;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::model::Model;
 use kvlane_engine_adapters::openai::{self, GenerateRequest};
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_indexer::{BlockHasher, BlockSize, Namespace, SequenceHash, TokenId};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -109,8 +110,8 @@ const TOKENIZE_PATIENCE: Duration = Duration::from_secs(2);
 const TOKENIZE_ANSWER: usize = 64 << 20;
 
 impl Preprocessor {
-    pub fn new(pool: Pool, cache_bytes: usize) -> Self {
-        let engines = HttpClient::new(TOKENIZE_PATIENCE, TOKENIZE_ANSWER);
+    pub fn new(pool: Pool, cache_bytes: usize, tls: Arc<ClientTls>) -> Self {
+        let engines = HttpClient::new(TOKENIZE_PATIENCE, TOKENIZE_ANSWER, tls);
         Self { pool, cache: Arc::new(TokenCache::new(cache_bytes)), engines }
     }
 

@@ -208,7 +208,7 @@ impl Proxy {
     ) -> Self {
         let share = settings.retry_budget_percent as f32 / 100.0;
         Self {
-            upstreams: Upstreams::new(settings),
+            upstreams: Upstreams::new(settings, keeper.tls()),
             budget: TpsBudget::new(BUDGET_WINDOW, settings.retry_budget_min, share.min(1000.0)),
             retries: settings.retries,
             first_byte: Duration::from_millis(settings.first_byte_timeout_ms),

@@ -15,7 +15,9 @@ use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::nats;
 use kvlane_engine_adapters::process::since_1970;
 use kvlane_engine_adapters::sim::worker::{Worker, WorkerOptions};
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_router::app::App;
+use kvlane_router::config::WorkerScheme;
 use kvlane_router::discovery::sources::{ServiceRef, follow_service};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -147,6 +149,7 @@ async fn workers_are_announced_and_fed_over_nats() {
         slots: Some(64),
         outbox: 1000,
         publisher: 1,
+        tls: ClientTls::system(),
     };
     let (subjects, clock) = (Subjects::new(&Scope::default()), FeedClock::starting(since_1970()));
     let sidecar = Sidecar { config, client, connected, subjects, clock };
@@ -273,7 +276,8 @@ async fn a_kubernetes_service_is_followed_and_listed_anew_after_every_break() {
     let client = kube::Client::try_from(config).unwrap();
     let service = ServiceRef::parse("llm/vllm:http").unwrap();
     let stop = CancellationToken::new();
-    let following = tokio::spawn(follow_service(app.router.keeper.clone(), client, service, stop.clone()));
+    let keeper = app.router.keeper.clone();
+    let following = tokio::spawn(follow_service(keeper, client, service, WorkerScheme::Http, stop.clone()));
     until_ready(&app, &[&a]).await;
     let name = get(app.admin_address.unwrap(), "/admin/workers").await.json()["workers"][0]["name"].clone();
     assert_eq!(name, json!(format!("pod-{}", a.address().port())));

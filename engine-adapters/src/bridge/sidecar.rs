@@ -16,6 +16,7 @@ use crate::dynamo::Subjects;
 use crate::engine_facts::{Engine, EngineFacts, EngineProbe, EventEndpoint};
 use crate::feed::FeedClock;
 use crate::nats::{Announcement, NatsError};
+use crate::tls::ClientTls;
 use crate::translate::WrongBlockSize;
 use crate::trtllm::{Poll, Poller};
 use crate::vllm::subscriber::{Dialect, Subscriber, Subscription};
@@ -37,6 +38,8 @@ pub struct SidecarConfig {
     pub outbox: usize,
     /// Marks this run; a new one starts over.
     pub publisher: u64,
+    /// Towards the engine.
+    pub tls: Arc<ClientTls>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +109,7 @@ impl Outlets {
 impl Sidecar {
     /// Runs until it is stopped, or the engine turns out to be unusable.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SidecarError> {
-        let probe = EngineProbe::new(PROBE_PATIENCE);
+        let probe = EngineProbe::new(PROBE_PATIENCE, self.config.tls.clone());
         let Some(facts) = stop.run_until_cancelled(self.facts(&probe)).await else { return Ok(()) };
         let config = &self.config;
         let told = facts.block_size.and_then(BlockSize::new);
@@ -202,6 +205,7 @@ impl Sidecar {
             Engine::Sglang => Dialect::Sglang,
             Engine::Trtllm => {
                 let poll = Poll::new(WorkerId::new(config.worker_id, 0), config.url.clone(), block_size);
+                let poll = Poll { tls: config.tls.clone(), ..poll };
                 // Ranks are known when they first speak; there are only so many that a poller listens to.
                 let bound = config.outbox;
                 let target = move |worker: WorkerId| {

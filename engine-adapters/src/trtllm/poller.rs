@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::wire::{self, Block, Data, Event};
 use crate::feed::{CopyRule, FeedClock, FeedHealth, FeedState, Sink, Target};
 use crate::http_client::HttpClient;
+use crate::tls::ClientTls;
 use crate::translate::{LeftOut, WrongBlockSize};
 
 /// What is asked, and how often.
@@ -29,6 +30,7 @@ pub struct Poll {
     /// Between two questions while there is something to say, and at most when there is not.
     pub shortest_pause: Duration,
     pub longest_pause: Duration,
+    pub tls: Arc<ClientTls>,
 }
 
 impl Poll {
@@ -39,6 +41,7 @@ impl Poll {
             block_size,
             shortest_pause: Duration::from_millis(5),
             longest_pause: Duration::from_millis(50),
+            tls: ClientTls::system(),
         }
     }
 }
@@ -84,7 +87,7 @@ impl Poller {
         clock: FeedClock,
     ) -> Self {
         let mut poller = Self {
-            client: HttpClient::new(PATIENCE, MAX_ANSWER),
+            client: HttpClient::new(PATIENCE, MAX_ANSWER, poll.tls.clone()),
             clock,
             targets: Box::new(move |worker| Box::new(targets(worker))),
             ranks: BTreeMap::new(),

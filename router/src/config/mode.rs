@@ -79,6 +79,20 @@ words! {
 }
 
 words! {
+    /// How workers are spoken to that a source names without a URL.
+    WorkerScheme {
+        Http = "http",
+        Https = "https",
+    }
+}
+
+impl std::fmt::Display for WorkerScheme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+words! {
     LogFormat {
         Auto = "auto",
         Text = "text",

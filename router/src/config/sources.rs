@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use kvlane_engine_adapters::nats::is_seed;
 use toml::{Table, Value};
 
-use super::mode::{EventPlane, KvPolicy, LogFormat, Mode};
+use super::mode::{EventPlane, KvPolicy, LogFormat, Mode, WorkerScheme};
 use super::worker_spec::WorkerSpec;
 use super::{KNOBS, Knob};
 
@@ -142,9 +143,9 @@ impl Settings {
         {
             return Err(ConfigError::Contradiction {
                 one: name.clone(),
-                a: (*value).clone(),
+                a: masked(value),
                 other: other.clone(),
-                b: (*different).clone(),
+                b: masked(different),
             });
         }
         self.lay_text(&knob.key(), std::slice::from_ref(value), Origin::Env(name.clone()))
@@ -193,7 +194,10 @@ impl Settings {
         let key = format!("{room}.{name}");
         let (value, origin) = self.values.get(&key).map_or_else(
             || (String::new(), Origin::Default),
-            |(value, origin)| (value.to_string(), origin.clone()),
+            |(value, origin)| match value {
+                Value::String(text) => (format!("{:?}", masked(text)), origin.clone()),
+                value => (value.to_string(), origin.clone()),
+            },
         );
         let default = KNOBS.iter().find(|knob| knob.key() == key).map_or("", |knob| knob.default);
         ConfigError::Value { origin, key, value, expected: expected.to_owned(), default }
@@ -208,7 +212,7 @@ impl Settings {
     }
 }
 
-/// A value as it may be shown: without what stands between a URL's scheme and its host.
+/// A value as it may be shown: without what stands between a URL's scheme and its host, and without seeds.
 pub fn without_passwords(value: &Value) -> serde_json::Value {
     match value {
         Value::String(text) => masked(text).into(),
@@ -218,6 +222,9 @@ pub fn without_passwords(value: &Value) -> serde_json::Value {
 }
 
 fn masked(text: &str) -> String {
+    if is_seed(text) {
+        return "***".to_owned();
+    }
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let authority = rest.find(['/', ',', '?']).unwrap_or(rest.len());
     match rest[..authority].rfind('@') {
@@ -283,7 +290,7 @@ macro_rules! word {
         }
     )+};
 }
-word!(Mode, KvPolicy, EventPlane, LogFormat);
+word!(Mode, KvPolicy, EventPlane, LogFormat, WorkerScheme);
 
 impl FromValue for f64 {
     fn from_value(value: &Value) -> Result<Self, String> {

@@ -1,6 +1,7 @@
 //! One worker as an operator writes it down.
 
 use kvlane_engine_adapters::engine_facts::Engine;
+use rustls::pki_types::ServerName;
 use serde::Serialize;
 
 /// Where a worker's KV events are.
@@ -31,17 +32,21 @@ pub struct WorkerSpec {
     /// Requests it runs at a time.
     pub slots: Option<u32>,
     pub engine: Option<Engine>,
-    /// Spoken to in HTTP/2 without TLS.
+    /// Spoken to in HTTP/2, known beforehand.
     pub http2: bool,
+    /// The name its certificate has to be for, where that is not its URL's host.
+    pub server_name: Option<String>,
 }
 
-/// A URL a worker can have: plain HTTP to a host, and maybe a path.
+/// A URL a worker can have: HTTP to a host, plain or with TLS, and maybe a path.
 pub(crate) fn checked_url(url: &str) -> Result<String, String> {
     let trimmed = url.trim().trim_end_matches('/');
     let uri: hyper::Uri = trimmed.parse().map_err(|error| format!("a URL: {url:?} is none ({error})"))?;
     match (uri.scheme_str(), uri.authority(), uri.query()) {
-        (Some("http"), Some(authority), None) if !authority.host().is_empty() => Ok(trimmed.to_owned()),
-        _ => Err(format!("http://HOST:PORT instead of {url:?}")),
+        (Some("http" | "https"), Some(authority), None) if !authority.host().is_empty() => {
+            Ok(trimmed.to_owned())
+        }
+        _ => Err(format!("http://HOST:PORT or https://HOST:PORT instead of {url:?}")),
     }
 }
 
@@ -55,6 +60,7 @@ impl WorkerSpec {
             slots: None,
             engine: None,
             http2: false,
+            server_name: None,
         }
     }
 
@@ -88,15 +94,24 @@ impl WorkerSpec {
                     spec.http2 =
                         value.parse().map_err(|_| format!("http2 true or false instead of {value:?}"))?;
                 }
+                "server_name" => {
+                    ServerName::try_from(value)
+                        .map_err(|_| format!("a host's name as server_name instead of {value:?}"))?;
+                    spec.server_name = Some(value.to_owned());
+                }
                 _ => {
                     return Err(format!(
-                        "the keys url, name, events, replay, topic, slots, engine and http2; {key:?} is none of them"
+                        "the keys url, name, events, replay, topic, slots, engine, http2 and server_name; {key:?} is \
+                         none of them"
                     ));
                 }
             }
         }
         if spec.url.is_empty() {
             return Err("a worker with url=http://HOST:PORT".to_owned());
+        }
+        if spec.server_name.is_some() && !spec.url.starts_with("https://") {
+            return Err("server_name together with url=https://…".to_owned());
         }
         spec.events = match events.as_deref() {
             None => match spec.engine {
@@ -145,9 +160,16 @@ mod tests {
             EventSpec::Poll,
             "its events are polled"
         );
+        let spec = WorkerSpec::parse("url=https://10.0.0.7:8000,server_name=vllm.models.svc").unwrap();
+        assert_eq!(
+            (spec.url.as_str(), spec.server_name.as_deref()),
+            ("https://10.0.0.7:8000", Some("vllm.models.svc"))
+        );
         for (wrong, says) in [
             ("h:8001", "http://HOST:PORT"),
-            ("https://h", "http://HOST:PORT"),
+            ("ftp://h", "http://HOST:PORT"),
+            ("url=http://h,server_name=a", "together with url=https://"),
+            ("url=https://h,server_name=a b", "a host's name"),
             ("slots=3", "url=http://HOST:PORT"),
             ("url=http://h,slots=0", "1 or more"),
             ("url=http://h,color=red", "\"color\" is none"),

@@ -13,6 +13,7 @@ use kvlane_engine_adapters::engine_facts::{
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::nats::NatsView;
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_indexer::{BlockSize, Index, WorkerId};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -80,6 +81,7 @@ pub struct KeeperTools {
     pub authorization: Option<HeaderValue>,
     /// Where workers may be that others than the operator name.
     pub allow: Allow,
+    pub tls: Arc<ClientTls>,
 }
 
 /// See the [module](self).
@@ -96,6 +98,7 @@ pub struct Keeper {
     tokenize: HttpClient,
     authorization: Option<HeaderValue>,
     allow: Allow,
+    tls: Arc<ClientTls>,
     nats: OnceLock<NatsView>,
     fleet: ArcSwap<Fleet>,
     changed: watch::Sender<u64>,
@@ -160,12 +163,15 @@ const ROLL_CALL: Duration = Duration::from_secs(1);
 
 impl Keeper {
     pub fn new(config: KeeperConfig, tools: KeeperTools, stop: CancellationToken) -> Arc<Self> {
-        let KeeperTools { index, clock, finder, metrics, scheduler, peers, authorization, allow } = tools;
+        let KeeperTools { index, clock, finder, metrics, scheduler, peers, authorization, allow, tls } =
+            tools;
+        let client = HttpClient::new(config.probe_timeout, 1 << 16, tls.clone());
         Arc::new(Self {
-            probe: EngineProbe::new(config.probe_timeout).bearing(authorization.clone()),
-            tokenize: HttpClient::new(config.probe_timeout, 1 << 16).bearing(authorization.clone()),
+            probe: EngineProbe::new(config.probe_timeout, tls.clone()).bearing(authorization.clone()),
+            tokenize: client.bearing(authorization.clone()),
             authorization,
             allow,
+            tls,
             config,
             index,
             clock,
@@ -191,6 +197,11 @@ impl Keeper {
 
     pub fn nats(&self) -> Option<&NatsView> {
         self.nats.get()
+    }
+
+    /// How workers are spoken to where their URL says https.
+    pub fn tls(&self) -> &Arc<ClientTls> {
+        &self.tls
     }
 
     pub fn fleet(&self) -> Arc<Fleet> {
@@ -253,6 +264,7 @@ impl Keeper {
                 kept.worker.leave();
                 self.unfeed(&kept.worker);
                 self.metrics.forget_worker(&kept.worker.metrics);
+                self.tls.forget(kept.worker.authority());
                 if let Some(nats) = self.nats.get() {
                     nats.leave_alone(instance, false);
                 }
@@ -280,6 +292,9 @@ impl Keeper {
             let Some(worker) = worker else { continue };
             tracing::info!(worker = worker.name, id = worker.instance, source, "worker found");
             worker.drain(found.draining);
+            if let Some(name) = &found.spec.server_name {
+                self.tls.expect(worker.authority(), name);
+            }
             let (worker, stop) = (Arc::new(worker), self.stop.child_token());
             self.tasks.spawn(look_after(self.clone(), worker.clone(), stop.clone()));
             inner.kept.insert(instance, Kept { found, worker, stop });
@@ -361,14 +376,9 @@ impl Keeper {
             // Full is full: then nothing is expected of it.
             let _ = self.index.register(WorkerId::new(worker.instance, *rank));
         }
-        *feeds = Some(Feeds::start(
-            plan,
-            reading,
-            &worker.url,
-            &self.index,
-            self.clock,
-            self.authorization.clone(),
-        ));
+        let (url, index) = (&worker.url, &self.index);
+        let authorization = self.authorization.clone();
+        *feeds = Some(Feeds::start(plan, reading, url, index, self.clock, authorization, &self.tls));
     }
 
     /// The group of those who serve the same base model, if the worker fits in: where all who are ready have blocks of

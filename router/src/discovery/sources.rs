@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::kubernetes::{ServiceRef, follow_service};
 use super::keeper::{Found, Keeper};
-use crate::config::{EventSpec, WorkerSpec, checked_url};
+use crate::config::{EventSpec, WorkerScheme, WorkerSpec, checked_url};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,7 +63,13 @@ pub async fn follow_file(keeper: Arc<Keeper>, path: PathBuf, every: Duration, st
 }
 
 /// Every address of every name is a worker. A name that cannot be resolved changes nothing.
-pub async fn follow_dns(keeper: Arc<Keeper>, names: Vec<String>, every: Duration, stop: CancellationToken) {
+pub async fn follow_dns(
+    keeper: Arc<Keeper>,
+    names: Vec<String>,
+    scheme: WorkerScheme,
+    every: Duration,
+    stop: CancellationToken,
+) {
     let mut known: Vec<Vec<Found>> = vec![Vec::new(); names.len()];
     loop {
         for (name, known) in names.iter().zip(&mut known) {
@@ -75,10 +81,14 @@ pub async fn follow_dns(keeper: Arc<Keeper>, names: Vec<String>, every: Duration
                         addresses.retain(SocketAddr::is_ipv4);
                     }
                     let mut urls: Vec<String> =
-                        addresses.iter().map(|address| format!("http://{address}")).collect();
+                        addresses.iter().map(|address| format!("{scheme}://{address}")).collect();
                     urls.sort();
                     urls.dedup();
-                    *known = urls.into_iter().map(|url| WorkerSpec::at(url).into()).collect();
+                    // Certificates are for names; addresses come and go.
+                    let host = name.rsplit_once(':').map(|(host, _)| host.to_owned());
+                    let server_name = host.filter(|_| scheme == WorkerScheme::Https);
+                    let spec = |url| WorkerSpec { server_name: server_name.clone(), ..WorkerSpec::at(url) };
+                    *known = urls.into_iter().map(|url| spec(url).into()).collect();
                 }
                 Err(error) => tracing::debug!(name, %error, "cannot be resolved"),
             }

@@ -13,7 +13,7 @@ const ASK_AGAIN: u32 = 10;
 
 /// Asks the worker what it is until it answers, then looks after it, until stopped.
 pub(super) async fn look_after(keeper: Arc<Keeper>, worker: Arc<Worker>, stop: CancellationToken) {
-    let mut watcher = Watcher { keeper, worker, known: None, looks: 0, failures: 0 };
+    let mut watcher = Watcher { keeper, worker, known: None, looks: 0, failures: 0, untrusted: false };
     while stop.run_until_cancelled(watcher.turn()).await.is_some() {
         let pause = tokio::time::sleep(watcher.keeper.config.probe_interval);
         if stop.run_until_cancelled(pause).await.is_none() {
@@ -29,6 +29,27 @@ struct Watcher {
     known: Option<(Option<&'static str>, Option<f64>)>,
     looks: u32,
     failures: u32,
+    /// The last look failed because of TLS.
+    untrusted: bool,
+}
+
+/// Why a look failed.
+struct Trouble {
+    why: String,
+    /// Certificates or the like: nothing that passes by itself.
+    untrusted: bool,
+}
+
+impl From<HttpError> for Trouble {
+    fn from(error: HttpError) -> Self {
+        Self { why: error.to_string(), untrusted: matches!(error, HttpError::Untrusted { .. }) }
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self { why, untrusted: false }
+    }
 }
 
 impl Watcher {
@@ -44,8 +65,8 @@ impl Watcher {
         };
         self.looks = self.looks.wrapping_add(1);
         match looked {
-            Ok(()) => self.failures = 0,
-            Err(error) => self.failed(&error),
+            Ok(()) => (self.failures, self.untrusted) = (0, false),
+            Err(trouble) => self.failed(&trouble),
         }
         self.worker.connections.prune();
         for health in self.worker.feeds.lock().iter().flat_map(|feeds| feeds.health()) {
@@ -53,10 +74,9 @@ impl Watcher {
         }
     }
 
-    async fn ask(&mut self) -> Result<(), String> {
-        let said = |error: HttpError| error.to_string();
-        self.keeper.probe.alive(&self.worker.url).await.map_err(said)?;
-        let facts = self.keeper.probe.ask(&self.worker.url).await.map_err(said)?;
+    async fn ask(&mut self) -> Result<(), Trouble> {
+        self.keeper.probe.alive(&self.worker.url).await?;
+        let facts = self.keeper.probe.ask(&self.worker.url).await?;
         let (path, started) = (facts.metrics_path, facts.process_start);
         self.see_restart(started);
         self.set_load(EngineLoad {
@@ -70,11 +90,10 @@ impl Watcher {
     }
 
     /// Cheaper than asking everything.
-    async fn look(&mut self, (path, started): (Option<&'static str>, Option<f64>)) -> Result<(), String> {
-        let said = |error: HttpError| error.to_string();
-        self.keeper.probe.alive(&self.worker.url).await.map_err(said)?;
+    async fn look(&mut self, (path, started): (Option<&'static str>, Option<f64>)) -> Result<(), Trouble> {
+        self.keeper.probe.alive(&self.worker.url).await?;
         let Some(path) = path else { return Ok(()) };
-        let facts = self.keeper.probe.load(&self.worker.url, path).await.map_err(said)?;
+        let facts = self.keeper.probe.load(&self.worker.url, path).await?;
         self.set_load(EngineLoad {
             running: facts.running,
             waiting: facts.waiting,
@@ -101,10 +120,18 @@ impl Watcher {
         }
     }
 
-    fn failed(&mut self, error: &str) {
+    fn failed(&mut self, trouble: &Trouble) {
         self.failures += 1;
-        let (worker, joined) = (&self.worker, self.known.is_some());
+        let (worker, joined, error) = (&self.worker, self.known.is_some(), trouble.why.as_str());
+        if trouble.untrusted && !std::mem::replace(&mut self.untrusted, true) {
+            tracing::error!(worker = worker.name, error, "TLS with this worker fails, nothing is sent there");
+        }
+        self.untrusted = trouble.untrusted;
         if !joined {
+            if trouble.untrusted && self.failures >= self.keeper.config.down_after {
+                worker.set_state(WorkerState::Down);
+                return;
+            }
             // Said once, not every second.
             if self.failures == self.keeper.config.down_after {
                 tracing::warn!(worker = worker.name, error, "worker does not answer yet");

@@ -93,6 +93,7 @@ pub struct Worker {
     pub spec: WorkerSpec,
     /// As requests address it.
     pub host: HeaderValue,
+    scheme: Scheme,
     authority: Authority,
     prefix: String,
     state: AtomicU8,
@@ -148,6 +149,7 @@ impl Worker {
             connections,
             url: spec.url.clone(),
             prefix: uri.path().trim_end_matches('/').to_owned(),
+            scheme: uri.scheme()?.clone(),
             authority,
             state: AtomicU8::new(WorkerState::Joining as u8),
             draining: AtomicBool::new(false),
@@ -170,8 +172,13 @@ impl Worker {
 
     /// Where `path` is on this worker.
     pub fn uri(&self, path: &'static str) -> Option<Uri> {
-        let uri = Uri::builder().scheme(Scheme::HTTP).authority(self.authority.clone());
+        let uri = Uri::builder().scheme(self.scheme.clone()).authority(self.authority.clone());
         uri.path_and_query(self.path(path)?).build().ok()
+    }
+
+    /// Host and port as its URL has them.
+    pub fn authority(&self) -> &str {
+        self.authority.as_str()
     }
 
     /// The same without its host.

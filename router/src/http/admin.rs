@@ -311,7 +311,8 @@ const RESET_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Empties every cache that can be emptied from outside. What is known of a worker goes only when its cache did, or the
 /// index would stay blind to what it still holds.
 async fn reset(router: &Arc<Router>) -> Value {
-    let client = HttpClient::new(RESET_PATIENCE, 1 << 16).bearing(router.worker_authorization.clone());
+    let client = HttpClient::new(RESET_PATIENCE, 1 << 16, router.keeper.tls().clone())
+        .bearing(router.worker_authorization.clone());
     let mut outcome = Map::new();
     for worker in &router.keeper.fleet().workers {
         let path = match worker.about().engine {

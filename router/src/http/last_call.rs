@@ -6,9 +6,10 @@
 //! request that crosses with the closing of a connection nobody had used for a while: HTTP/1 has no way around that.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -19,9 +20,8 @@ use hyper::{Request, Response};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use crate::proxy::Body as Relayed;
+use crate::proxy::{Body as Relayed, Cut};
 
 /// How long a connection has to be quiet. Longer than a client far away takes to hear of its answer's end.
 pub(super) const LAST_CALL: Duration = Duration::from_millis(500);
@@ -88,7 +88,7 @@ impl Quiet {
     pub(super) async fn watch<I, S, B>(
         &self,
         connection: Connection<I, S>,
-        leaving: &CancellationToken,
+        leaving: &Cut,
     ) -> hyper::Result<()>
     where
         S: HttpService<Incoming, ResBody = B>,
@@ -98,14 +98,25 @@ impl Quiet {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let mut connection = pin!(connection);
-        let over = async {
-            leaving.cancelled().await;
+        let mut over = pin!(async {
+            leaving.token().cancelled().await;
             self.wait().await;
-        };
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => return ended,
-            () = over => connection.as_mut().graceful_shutdown(),
+        });
+        let mut asked: Option<Waker> = None;
+        let ended = poll_fn(|cx| {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(Some(ended));
+            }
+            // Every chunk comes by here: it is asked again only when it could have happened.
+            if asked.as_ref().is_some_and(|asked| asked.will_wake(cx.waker())) && !leaving.is_made() {
+                return Poll::Pending;
+            }
+            asked = Some(cx.waker().clone());
+            over.as_mut().poll(cx).map(|()| None)
+        });
+        match ended.await {
+            Some(ended) => return ended,
+            None => connection.as_mut().graceful_shutdown(),
         }
         connection.await
     }

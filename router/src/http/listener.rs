@@ -1,28 +1,29 @@
 //! A listening socket and its connections.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
+use super::connection::Servers;
 use super::crowd::Crowd;
-use super::paced::{Pace, Paced};
+use super::tls::ServerTls;
 use super::{Door, answer};
 use crate::app::Router;
+use crate::proxy::Cut;
 
 /// What every connection of a listener has in common.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct Edge {
     /// How long a client may leave what it was sent unread.
     pub stalled: Duration,
     pub cors_origins: Vec<String>,
+    /// What is spoken here; plain HTTP when none.
+    pub tls: Option<Arc<ServerTls>>,
 }
 
 #[derive(Debug)]
@@ -57,14 +60,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Serves until stopped, then lets connections finish what they are at.
-    pub async fn serve(self, router: Arc<Router>, stop: CancellationToken) {
-        let places = Arc::new(Semaphore::new(self.edge.max_connections.min(Semaphore::MAX_PERMITS)));
-        let (crowd, metrics) = (Crowd::new(self.edge.per_address), router.metrics.clone());
-        let (door, cors) = (self.edge.door, cors(&self.edge.cors_origins));
-        let service =
-            tower::service_fn(move |request: Request<Incoming>| answer(router.clone(), door, request));
-        let service = ServiceBuilder::new().option_layer(cors).service(service);
+    fn http1(&self) -> http1::Builder {
         let mut http1 = http1::Builder::new();
         http1
             .timer(TokioTimer::new())
@@ -76,6 +72,11 @@ impl Listener {
             .max_buf_size(CLIENT_BUFFER.max(self.edge.max_head))
             // Whoever closes its side is gone: its engine should not go on.
             .half_close(false);
+        http1
+    }
+
+    /// For those who speak HTTP/2, or may.
+    fn both(&self) -> auto::Builder<TokioExecutor> {
         let mut server = auto::Builder::new(TokioExecutor::new());
         // Comes to speak HTTP/1 only with those whose first word came in pieces.
         server
@@ -94,14 +95,43 @@ impl Listener {
             .max_local_error_reset_streams(MOST_ERRORS)
             .keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_PATIENCE);
+        server
+    }
+
+    /// Serves until stopped, then lets connections finish what they are at.
+    pub async fn serve(self, router: Arc<Router>, stop: Cut) {
+        let places = Arc::new(Semaphore::new(self.edge.max_connections.min(Semaphore::MAX_PERMITS)));
+        let (crowd, metrics) = (Crowd::new(self.edge.per_address), router.metrics.clone());
+        let (door, cors) = (self.edge.door, cors(&self.edge.cors_origins));
+        let service =
+            tower::service_fn(move |request: Request<Incoming>| answer(router.clone(), door, request));
+        let service = ServiceBuilder::new().option_layer(cors).service(service);
+        let servers = Servers {
+            http1: self.http1(),
+            both: self.both(),
+            service: TowerToHyperService::new(service),
+            head: self.edge.head,
+            idle: self.edge.idle,
+            tls: self.edge.tls.clone(),
+        };
         let graceful = GracefulShutdown::new();
+        // Whom the system has let in already is let in, or would be reset.
+        let mut left = pin!(async {
+            stop.token().cancelled().await;
+            tokio::time::sleep(LAST_ACCEPTS).await;
+        });
         loop {
             let accepted = async {
                 // A connection too many waits in the system's queue.
                 let place = places.clone().acquire_owned().await;
                 (place, self.socket.accept().await)
             };
-            let Some((place, accepted)) = stop.run_until_cancelled(accepted).await else { break };
+            let next = tokio::select! {
+                biased;
+                () = &mut left => None,
+                accepted = accepted => Some(accepted),
+            };
+            let Some((place, accepted)) = next else { break };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -118,38 +148,9 @@ impl Listener {
             let _ = stream.set_nodelay(true);
             // A client that reads nothing must not keep an engine's slot for ever.
             let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(self.edge.stalled));
-            let (idle, head) = (self.edge.idle, self.edge.head);
-            let service = TowerToHyperService::new(service.clone());
-            let (server, http1) = (server.clone(), http1.clone());
-            let (watcher, closing) = (graceful.watcher(), stop.clone());
+            let serving = servers.clone().serve(stream, graceful.watcher(), stop.clone());
             tokio::spawn(async move {
-                // A connection nobody says anything on is closed.
-                let spoken = tokio::time::timeout(idle, stream.readable());
-                if !matches!(closing.run_until_cancelled(spoken).await, Some(Ok(Ok(())))) {
-                    return;
-                }
-                // What speaks HTTP/1 from its first word needs nobody in between who could speak both.
-                let mut first = [0; HTTP2.len()];
-                let seen = stream.peek(&mut first).await.unwrap_or(0);
-                let ended = if HTTP2.starts_with(&first[..seen]) {
-                    let connection = server.serve_connection(TokioIo::new(stream), service);
-                    watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string())
-                } else {
-                    let pace = Pace::default();
-                    let stream = TokioIo::new(Paced::new(stream, pace.clone(), head));
-                    let service = service_fn(move |request| {
-                        pace.serving();
-                        let (answered, pace) = (service.call(request), pace.clone());
-                        async move {
-                            let answered = answered.await;
-                            pace.quiet();
-                            answered
-                        }
-                    });
-                    let connection = http1.serve_connection(stream, service);
-                    watcher.watch(connection).await.map_err(|error| error.to_string())
-                };
-                if let Err(error) = ended {
+                if let Err(error) = serving.await {
                     tracing::debug!(error, "connection ended");
                 }
                 drop((place, guest));
@@ -160,10 +161,9 @@ impl Listener {
     }
 }
 
-/// How HTTP/2 begins.
-const HTTP2: &[u8] = b"PRI ";
 const CLIENT_BUFFER: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const LAST_ACCEPTS: Duration = Duration::from_millis(10);
 /// Requests at a time on one connection of HTTP/2, and streams that may be taken back or go wrong on it.
 const MOST_STREAMS: u32 = 256;
 const MOST_RESETS: usize = 32;

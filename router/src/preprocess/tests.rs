@@ -7,7 +7,7 @@ use super::*;
 use crate::openai::Endpoint;
 
 fn preprocessor() -> Preprocessor {
-    Preprocessor::new(Pool::new(2, 1 << 16, 16), 1 << 20)
+    Preprocessor::new(Pool::new(2, 1 << 16, 16), 1 << 20, ClientTls::system())
 }
 
 fn embedded() -> Words {

@@ -1,4 +1,4 @@
-//! The end of all patience: every answer that is still running ends.
+//! An end that is made once: no more connections, or the end of all patience, when every answer still running ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use kvlane_engine_adapters::http_client::chain;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -17,7 +18,7 @@ use super::continuation::{Resume, Resumed, Resuming, Resumption};
 use super::cut::Cut;
 use super::settlement::Settlement;
 use super::sse::SseWatch;
-use super::upstream::{AnswerBody, chain};
+use super::upstream::AnswerBody;
 use super::usage::Usage;
 use crate::error::{Failure, RouterError};
 use crate::metrics::Outcome;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -17,12 +17,13 @@ use hyper::{HeaderMap, Method, Request, Response, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kvlane_engine_adapters::http_client::chain;
+use kvlane_engine_adapters::tls::{ClientTls, Connector, Protocol, Stream};
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tokio_util::io::poll_read_buf;
-use tower::Service;
+use tokio_util::io::{poll_read_buf, poll_write_buf};
 
 use super::http1::{Framing, Head, Http1Error, take_head, write_head};
 use crate::config::Proxy as ProxySettings;
@@ -39,27 +40,62 @@ const STALE: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub struct Upstreams {
-    connector: HttpConnector,
-    http2: Client<HttpConnector, Full<Bytes>>,
+    http1: Connector,
+    http2: Client<Connector, Full<Bytes>>,
 }
 
 /// A connection that carries one request at a time, and what was read off it.
 #[derive(Debug)]
 struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     buffer: BytesMut,
 }
 
 impl Wire {
     /// Whether another request can be sent: it is open, and the other side has said nothing unasked.
-    fn is_free(&self) -> bool {
-        let nothing = self.stream.try_read(&mut [0]);
-        self.buffer.is_empty() && nothing.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    fn is_free(&mut self) -> bool {
+        let silent = match &mut self.stream {
+            Stream::Plain(stream) => {
+                stream.try_read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+            }
+            // What is there may be TLS' own business, so it has to be looked into.
+            Stream::Tls(_) => self.read_what_is_there().is_pending(),
+        };
+        silent && self.buffer.is_empty()
+    }
+
+    /// Reads without waiting.
+    fn read_what_is_there(&mut self) -> Poll<std::io::Result<usize>> {
+        let Self { stream, buffer } = self;
+        buffer.reserve(READ);
+        match stream {
+            Stream::Plain(stream) => match stream.try_read_buf(buffer) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Poll::Pending,
+                read => Poll::Ready(read),
+            },
+            Stream::Tls(stream) => {
+                let mut nobody = Context::from_waker(Waker::noop());
+                poll_read_buf(Pin::new(&mut **stream), &mut nobody, buffer)
+            }
+        }
     }
 
     /// Sends a request and reads the answer's head.
     async fn ask(&mut self, head: BytesMut, body: &Bytes) -> Result<Head, Http1Error> {
         let Self { stream, buffer } = self;
+        match stream {
+            Stream::Plain(stream) => Self::ask_plain(stream, buffer, head, body).await,
+            // In a box of its own, or every plain request would have room for it.
+            Stream::Tls(_) => Box::pin(Self::ask_secured(stream, buffer, head, body)).await,
+        }
+    }
+
+    async fn ask_plain(
+        stream: &mut TcpStream,
+        buffer: &mut BytesMut,
+        head: BytesMut,
+        body: &Bytes,
+    ) -> Result<Head, Http1Error> {
         let (mut reader, mut writer) = stream.split();
         let mut unsent = head.chain(body.clone());
         loop {
@@ -96,6 +132,51 @@ impl Wire {
             }
         }
     }
+
+    /// The same over TLS, where reading may have to write and writing to read.
+    async fn ask_secured(
+        stream: &mut Stream,
+        buffer: &mut BytesMut,
+        head: BytesMut,
+        body: &Bytes,
+    ) -> Result<Head, Http1Error> {
+        let mut unsent = head.chain(body.clone());
+        let mut written = Ok(());
+        loop {
+            buffer.reserve(READ);
+            let asking = std::future::poll_fn(|cx| {
+                while unsent.has_remaining() && written.is_ok() {
+                    match poll_write_buf(Pin::new(&mut *stream), cx, &mut unsent) {
+                        Poll::Ready(Ok(0)) => written = Err(std::io::ErrorKind::WriteZero.into()),
+                        Poll::Ready(Ok(_)) => {}
+                        // An answer may be there although nothing can be sent.
+                        Poll::Ready(Err(error)) => written = Err(error),
+                        Poll::Pending => break,
+                    }
+                }
+                if written.is_ok() {
+                    // What was taken may still have to be sent.
+                    if let Poll::Ready(Err(error)) = Pin::new(&mut *stream).poll_flush(cx) {
+                        written = Err(error);
+                    }
+                }
+                poll_read_buf(Pin::new(&mut *stream), cx, buffer)
+            });
+            match asking.await {
+                Ok(0) | Err(_) if buffer.is_empty() => {
+                    written?;
+                    return Err(Http1Error::Unanswered);
+                }
+                Ok(0) => return Err(Http1Error::Truncated),
+                Ok(_) => {}
+                Err(error) => return Err(Http1Error::Broken(error)),
+            }
+            if let Some(mut head) = take_head(buffer)? {
+                head.stays &= !unsent.has_remaining();
+                return Ok(head);
+            }
+        }
+    }
 }
 
 /// A worker's idle connections, the latest last.
@@ -118,7 +199,7 @@ impl Connections {
 
     fn take(&self) -> Option<Wire> {
         loop {
-            let (wire, since) = self.idle.lock().pop_back()?;
+            let (mut wire, since) = self.idle.lock().pop_back()?;
             if since.elapsed() < self.kept && wire.is_free() {
                 return Some(wire);
             }
@@ -151,12 +232,14 @@ impl Connections {
 }
 
 impl Upstreams {
-    pub fn new(settings: &ProxySettings) -> Self {
+    pub fn new(settings: &ProxySettings, tls: &Arc<ClientTls>) -> Self {
+        let patience = Duration::from_millis(settings.connect_timeout_ms);
         let mut connector = HttpConnector::new();
         // Small writes must not wait for each other's acknowledgements.
         connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(Duration::from_millis(settings.connect_timeout_ms)));
+        connector.set_connect_timeout(Some(patience));
         connector.set_keepalive(Some(Duration::from_secs(30)));
+        let speaking = |protocol| Connector::new(connector.clone(), tls.clone(), protocol, patience);
         // All streams share a connection: one that nobody reads must not use up what the others need.
         let http2 = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
@@ -168,8 +251,8 @@ impl Upstreams {
             .http2_initial_connection_window_size(Some(CONNECTION_WINDOW))
             .http2_keep_alive_interval(Some(Duration::from_secs(10)))
             .http2_keep_alive_timeout(Duration::from_secs(5))
-            .build(connector.clone());
-        Self { connector, http2 }
+            .build(speaking(Protocol::Http2));
+        Self { http1: speaking(Protocol::Http1), http2 }
     }
 
     /// Sends a request and waits for the answer's headers.
@@ -226,11 +309,11 @@ impl Upstreams {
 
     async fn connect(&self, worker: &Worker) -> Result<Wire, Failure> {
         let uri = worker.uri("/").ok_or(Failure::Connect)?;
-        let stream = self.connector.clone().call(uri).await.map_err(|error| {
+        let stream = self.http1.clone().connect(uri).await.map_err(|error| {
             failed(worker, &error);
             Failure::Connect
         })?;
-        Ok(Wire { stream: stream.into_inner(), buffer: BytesMut::new() })
+        Ok(Wire { stream, buffer: BytesMut::new() })
     }
 }
 
@@ -327,7 +410,7 @@ impl Drop for Own {
         let Some(mut wire) = self.wire.take().filter(|_| self.stays && !self.worker.gone()) else { return };
         // What nobody wanted to read, such as why a request was refused, is often there already.
         if !self.framing.is_over() && !matches!(self.framing, Framing::UntilClosed) {
-            let _ = wire.stream.try_read_buf(&mut wire.buffer);
+            let _ = wire.read_what_is_there();
             let _ = self.framing.take(&mut wire.buffer);
         }
         if self.framing.is_over() && wire.is_free() {
@@ -338,12 +421,6 @@ impl Drop for Own {
 
 fn failed(worker: &Worker, error: &dyn std::error::Error) {
     tracing::debug!(worker = worker.name, error = %chain(error), "request failed");
-}
-
-/// An error with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]
@@ -396,7 +473,7 @@ mod tests {
     }
 
     fn upstreams() -> Upstreams {
-        Upstreams::new(&Config::defaults().unwrap().proxy)
+        Upstreams::new(&Config::defaults().unwrap().proxy, &ClientTls::system())
     }
 
     async fn send(worker: &Arc<Worker>, body: Bytes) -> Result<Response<AnswerBody>, Failure> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hyper::header::HeaderValue;
 use kvlane_engine_adapters::http_client::HttpClient;
 use kvlane_engine_adapters::process::since_1970;
+use kvlane_engine_adapters::tls::ClientTls;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +50,7 @@ async fn send(
     dropped: Arc<AtomicU64>,
     stop: CancellationToken,
 ) {
-    let client = HttpClient::new(PATIENCE, 1 << 16);
+    let client = HttpClient::new(PATIENCE, 1 << 16, ClientTls::system());
     let mut failed = false;
     loop {
         let stopping = stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none();

@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
 use super::super::keeper::{Found, Keeper};
-use crate::config::WorkerSpec;
+use crate::config::{WorkerScheme, WorkerSpec};
 
 /// `namespace/name` or `namespace/name:port`, the port by number or by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,7 @@ pub async fn follow_service(
     keeper: Arc<Keeper>,
     client: Client,
     service: ServiceRef,
+    scheme: WorkerScheme,
     stop: CancellationToken,
 ) {
     let slices: Api<EndpointSlice> = Api::namespaced(client, &service.namespace);
@@ -80,13 +81,13 @@ pub async fn follow_service(
             // A pod with addresses of both kinds is in a slice of each, and one worker.
             let four = known.values().any(|slice| slice.address_type == "IPv4");
             let used = known.values().filter(|slice| !four || slice.address_type == "IPv4");
-            keeper.update("kubernetes", used.flat_map(|slice| endpoints(slice, &service)).collect());
+            keeper.update("kubernetes", used.flat_map(|slice| endpoints(slice, &service, scheme)).collect());
         }
     }
 }
 
 /// A slice's endpoints on the port that is meant: the named one, or the first.
-fn endpoints(slice: &EndpointSlice, service: &ServiceRef) -> Vec<Found> {
+fn endpoints(slice: &EndpointSlice, service: &ServiceRef, scheme: WorkerScheme) -> Vec<Found> {
     let mut ports = slice.ports.iter().flatten();
     let number = service.port.as_ref().and_then(|port| port.parse::<i32>().ok());
     let port = match (&service.port, number) {
@@ -107,7 +108,10 @@ fn endpoints(slice: &EndpointSlice, service: &ServiceRef) -> Vec<Found> {
         let Some(address) = endpoint.addresses.first() else { continue };
         let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
         let name = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
-        let spec = WorkerSpec { name, ..WorkerSpec::at(format!("http://{host}:{port}")) };
+        // Certificates are for the service; its pods' addresses come and go.
+        let server_name =
+            (scheme == WorkerScheme::Https).then(|| format!("{}.{}.svc", service.name, service.namespace));
+        let spec = WorkerSpec { name, server_name, ..WorkerSpec::at(format!("{scheme}://{host}:{port}")) };
         found.push(Found { draining: terminating, ..spec.into() });
     }
     found
@@ -143,7 +147,7 @@ mod tests {
             ],
         }))
         .unwrap();
-        let found = endpoints(&slice, &ServiceRef::parse("llm/vllm:http").unwrap());
+        let found = endpoints(&slice, &ServiceRef::parse("llm/vllm:http").unwrap(), WorkerScheme::Http);
         let seen: Vec<_> = found.iter().map(|found| (found.spec.url.as_str(), found.draining)).collect();
         assert_eq!(
             seen,
@@ -154,6 +158,8 @@ mod tests {
             ]
         );
         assert_eq!(found[0].spec.name.as_deref(), Some("vllm-0"));
-        assert!(endpoints(&slice, &ServiceRef::parse("llm/vllm:grpc").unwrap()).is_empty());
+        assert!(
+            endpoints(&slice, &ServiceRef::parse("llm/vllm:grpc").unwrap(), WorkerScheme::Http).is_empty()
+        );
     }
 }
