@@ -29,7 +29,9 @@ impl Splice {
                 field.clone_from(value);
             }
         }
-        self.recount(fields.get_mut("usage"));
+        if let Some(Value::Object(usage)) = fields.get_mut("usage") {
+            self.recount(usage);
+        }
         let mut silent = fields.get("usage").is_none_or(Value::is_null) && !fields.contains_key("error");
         let mut opens = false;
         for choice in fields.get_mut("choices").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -69,8 +71,7 @@ impl Splice {
     }
 
     /// What was the prompt's there is the answer's here; both together are the same.
-    fn recount(&self, usage: Option<&mut Value>) {
-        let Some(Value::Object(usage)) = usage else { return };
+    fn recount(&self, usage: &mut Map<String, Value>) {
         let number = |usage: &Map<String, Value>, name: &str| usage.get(name).and_then(Value::as_u64);
         let prompt = number(usage, "prompt_tokens").map(|prompt| prompt.saturating_sub(self.before));
         let answer = number(usage, "completion_tokens").map(|answer| answer + self.before);
