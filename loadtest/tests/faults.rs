@@ -31,7 +31,7 @@ fn what_must_hold_holds_whatever_goes_wrong() {
     for check in ["loads", "order", "waiting", "trials", "blocks", "blocks_at_most", "rest"] {
         assert!(tally.checks.contains_key(check), "{check} was never looked at: {tally}");
     }
-    for seen in ["retries", "gaps_found", "snapshots_whole", "snapshots_failed", "resyncs"] {
+    for seen in ["retries", "gaps_found", "snapshots_whole", "snapshots_failed"] {
         assert!(tally.seen.contains_key(seen), "{seen} never came up: {tally}");
     }
 }

@@ -193,6 +193,8 @@ pub struct Expects {
 
 /// Retries are counted over this long.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
+/// Ticks for which a worker without events is expected to hold what it has not begun to answer.
+const UNANSWERED_LIFE: u32 = 10;
 /// Larger errors than this are not passed on.
 const MAX_ERROR: usize = 1 << 20;
 
@@ -301,6 +303,10 @@ impl Proxy {
                 Some(Ok(answer)) => {
                     worker.breaker.answering(sent);
                     drop(trial);
+                    if !confirmed {
+                        let life = Some(journey.expects.unconfirmed_life);
+                        self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
+                    }
                     internal_errors.iter().for_each(|(worker, sent)| worker.breaker.failed(*sent));
                     return Ok(Obtained { answer, reservation, worker, sent, course });
                 }
@@ -378,7 +384,8 @@ impl Proxy {
     ) -> bool {
         let confirmed = worker.feeds.lock().as_ref().is_some_and(Feeds::confirms);
         if expects.confirmed || !confirmed {
-            let life = (!confirmed).then_some(expects.unconfirmed_life);
+            // It may still refuse: for long it is expected only of who answers.
+            let life = (!confirmed).then(|| expects.unconfirmed_life.min(UNANSWERED_LIFE));
             self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
         }
         self.metrics.placed(&worker.metrics, overlap.of(id).device as usize, demand.blocks.len());

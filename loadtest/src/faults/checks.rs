@@ -286,9 +286,8 @@ impl World {
         // What the engine does not keep any more, nobody can tell.
         let forgotten = host.kept.front().is_some_and(|(first, _)| *first > 0);
         self.tally.see(if forgotten { "rest_partly_replay_too_short" } else { "rest_partly_replay_failed" });
-        if !forgotten {
-            self.note(format_args!("w{n} is known in part only: {:?}", self.feed_of(n)));
-        }
+        let feed = self.feed_of(n);
+        self.note(format_args!("w{n} is known in part only: {feed}"));
     }
 
     fn feed_of(&self, n: usize) -> String {

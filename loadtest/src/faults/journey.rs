@@ -21,6 +21,9 @@ use super::script::{BLOCK_TOKENS, Plane};
 use super::tally::End;
 use super::world::{Attempt, World, worker_id};
 
+/// As the proxy has it.
+const UNANSWERED_LIFE: u32 = 10;
+
 pub(super) type Lab = Rc<RefCell<World>>;
 
 /// A request with a worker.
@@ -148,10 +151,19 @@ impl World {
         let rules = &self.script.rules;
         let confirmed = router.watches[worker].fed && self.script.workers[worker].plane != Plane::Nowhere;
         if rules.predicted_ttl_s > 0 || !confirmed {
-            let life = (!confirmed).then_some(rules.approximate_ttl_s);
+            let life = (!confirmed).then(|| rules.approximate_ttl_s.min(UNANSWERED_LIFE));
             router.index.predict_for(worker_id(worker), &demand.blocks, router.tick(), life);
         }
         confirmed
+    }
+
+    /// It answers: where no events will say so, what it was sent counts as held from now on.
+    fn answers(&mut self, n: usize, worker: usize, demand: &Demand, confirmed: bool) {
+        self.clients[n].stage = Stage::Answered;
+        if let Some(router) = self.router.as_ref().filter(|_| !confirmed) {
+            let life = Some(self.script.rules.approximate_ttl_s);
+            router.index.predict_for(worker_id(worker), &demand.blocks, router.tick(), life);
+        }
     }
 
     fn worker(&self, n: usize) -> Option<Arc<Worker>> {
@@ -257,7 +269,7 @@ async fn forward(lab: &Lab, n: usize, demand: &Demand, first: Placed) -> End {
                 worker.breaker.answering(sent);
                 drop(trial);
                 internal_errors.iter().for_each(|(worker, sent)| worker.breaker.failed(*sent));
-                lab.borrow_mut().clients[n].stage = Stage::Answered;
+                lab.borrow_mut().answers(n, placed.worker, demand, confirmed);
                 let answer = (&mut connection, &mut placed.held, &mut seen);
                 return match relay(lab, n, demand, answer, reply, rules.idle, &worker).await {
                     Ok(()) => {

@@ -87,7 +87,8 @@ impl World {
     pub(super) fn router_starts(&mut self) {
         self.epochs += 1;
         let (epoch, script, rules) = (self.epochs, self.script.clone(), self.script.rules);
-        let mut config = IndexConfig { shards: 4, max_bytes: rules.max_bytes, ..IndexConfig::default() };
+        // What is given up for want of bytes depends on a secret of the process, so there is no want of them here.
+        let mut config = IndexConfig { shards: 4, ..IndexConfig::default() };
         config.predicted.life = rules.predicted_ttl_s;
         config.predicted.resolution = (rules.predicted_ttl_s / 2).max(1);
         let index = Arc::new(Index::new(config));

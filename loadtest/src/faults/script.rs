@@ -189,7 +189,6 @@ pub(super) struct Rules {
     pub(super) audit: bool,
     /// Events that may wait at a bridge.
     pub(super) outbox: usize,
-    pub(super) max_bytes: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -210,7 +209,7 @@ const LONGEST_BLOCKS: usize = 16;
 impl Script {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xFA_0175);
-        let span_ms = random.random_range(4_000.0..16_000.0);
+        let span_ms = *pick(&mut random, &[2_500.0, 5_000.0, 10_000.0]) * random.random_range(0.8..1.6);
         let workers: Vec<WorkerPlan> = worker_plans(&mut random);
         let (asks, paths) = conversations(&mut random, span_ms);
         let faults = faults(&mut random, workers.len(), span_ms);
@@ -392,7 +391,6 @@ fn rules(random: &mut StdRng) -> Rules {
         approximate_ttl_s: *pick(random, &[5, 60]),
         audit: random.random(),
         outbox: *pick(random, &[2, 1 << 16, 1 << 16]),
-        max_bytes: 1 << 26,
     }
 }
 
