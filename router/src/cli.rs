@@ -48,7 +48,7 @@ pub fn command() -> Command {
         .args_conflicts_with_subcommands(false)
         .after_help(
             "Every setting can also be given as KVLANE_ROOM_NAME in the environment or as room.name in the file; flags \
-             win over the environment, that over the file. `kvlane config --defaults` lists them all.\n\n\
+             win over the environment, that over the file. `kvlane config --defaults` lists them all.\n\
              Two vLLM servers: kvlane --worker http://gpu-0:8000 --worker http://gpu-1:8000",
         )
         .subcommand(
