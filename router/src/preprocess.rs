@@ -137,7 +137,7 @@ impl Preprocessor {
         imposed: Option<Arc<Imposed>>,
     ) -> Result<Arc<ClientRequest>, RouterError> {
         let size = bytes.len();
-        let read = move || ClientRequest::read(endpoint, bytes, imposed.as_deref());
+        let read = move || ClientRequest::read_imposed(endpoint, bytes, imposed.as_deref());
         let request = if self.pool.is_long(size) { self.pool.run(size, read).await?? } else { read()? };
         Ok(Arc::new(request))
     }
