@@ -28,7 +28,7 @@ fn preprocess(criterion: &mut Criterion) {
         let rendered = template.render(&ChatPrompt::new(&chat, 0)).unwrap_or_default();
         let named = |step: &str| BenchmarkId::new(step, tokens);
         group.bench_function(named("read"), |bencher| {
-            bencher.iter(|| ClientRequest::read(Endpoint::Chat, black_box(body.clone()), None).is_ok());
+            bencher.iter(|| ClientRequest::read(Endpoint::Chat, black_box(body.clone())).is_ok());
         });
         group.bench_function(named("template"), |bencher| {
             bencher

@@ -101,13 +101,14 @@ impl Key {
             return Err(self.over(LimitKind::Concurrent, most as u32, PLACE_SOON));
         }
         // From here on the place is given back by whatever happens.
-        let pass = Pass { key: self.clone(), prompt: 0, charged: 0, settled: false };
+        let mut pass = Pass { key: self.clone(), prompt: 0, charged: 0, settled: true };
         if let Some(tokens) = &self.tokens {
             tokens.any().map_err(|after| self.over(LimitKind::Tokens, tokens.most(), after))?;
         }
         if let Some(requests) = &self.requests {
             requests.take(1).map_err(|after| self.over(LimitKind::Requests, requests.most(), after))?;
         }
+        pass.settled = false;
         Ok(pass)
     }
 
@@ -171,6 +172,7 @@ pub struct Pass {
     /// Tokens the prompt has as far as is known here, and how many were taken for it.
     prompt: u64,
     charged: u64,
+    /// Nothing is left to be counted when it is dropped.
     settled: bool,
 }
 

@@ -46,6 +46,7 @@ pub fn command() -> Command {
         .about("Routes OpenAI requests to the LLM replica that has most of their prompt cached.")
         .max_term_width(120)
         .args_conflicts_with_subcommands(false)
+        .disable_help_subcommand(true)
         .after_help(
             "Every setting can also be given as KVLANE_ROOM_NAME in the environment or as room.name in the file; flags \
              win over the environment, that over the file. `kvlane config --defaults` lists them all.\n\

@@ -157,7 +157,16 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<&'de RawV
 }
 
 impl ClientRequest {
-    pub fn read(endpoint: Endpoint, bytes: Bytes, imposed: Option<&Imposed>) -> Result<Self, RouterError> {
+    pub fn read(endpoint: Endpoint, bytes: Bytes) -> Result<Self, RouterError> {
+        Self::read_imposed(endpoint, bytes, None)
+    }
+
+    /// The same of a client whose key has a say in it.
+    pub fn read_imposed(
+        endpoint: Endpoint,
+        bytes: Bytes,
+        imposed: Option<&Imposed>,
+    ) -> Result<Self, RouterError> {
         refuse_list(&bytes)?;
         let mut view: GenerateRequest =
             serde_json::from_slice(&bytes).map_err(|_| json_error::<GenerateRequest>(&bytes))?;
@@ -347,7 +356,7 @@ mod tests {
     use super::*;
 
     fn chat(body: &str) -> Result<ClientRequest, RouterError> {
-        ClientRequest::read(Endpoint::Chat, Bytes::copy_from_slice(body.as_bytes()), None)
+        ClientRequest::read(Endpoint::Chat, Bytes::copy_from_slice(body.as_bytes()))
     }
 
     fn sent(body: &str, engine: Engine) -> String {
@@ -402,7 +411,7 @@ mod tests {
             (&plain, r#"{"messages":[{}],"cache_salt":"a/b"}"#, Some("/a/b")),
         ] {
             let bytes = Bytes::copy_from_slice(body.as_bytes());
-            let read = ClientRequest::read(Endpoint::Chat, bytes.clone(), Some(imposed)).unwrap();
+            let read = ClientRequest::read_imposed(Endpoint::Chat, bytes.clone(), Some(imposed)).unwrap();
             assert_eq!(read.view.cache_salt.as_deref(), expected, "{body}");
             for sent in
                 [read.body_for(Engine::Vllm), read.body_for(Engine::Trtllm), salted(&bytes, imposed).unwrap()]
@@ -416,7 +425,7 @@ mod tests {
         }
         assert_eq!(salted(&Bytes::from_static(b" { } "), &tenant).unwrap(), r#" {"cache_salt":"a" } "#);
         let twice = Bytes::from_static(br#"{"messages":[{}],"cache_salt":"b","cache_salt":"c"}"#);
-        assert!(ClientRequest::read(Endpoint::Chat, twice.clone(), Some(&tenant)).is_err());
+        assert!(ClientRequest::read_imposed(Endpoint::Chat, twice.clone(), Some(&tenant)).is_err());
         assert!(salted(&twice, &tenant).is_err() && salted(&Bytes::from_static(b"[{}]"), &tenant).is_err());
     }
 
@@ -431,7 +440,8 @@ mod tests {
         ] {
             let body = format!(r#"{{"messages":[{{}}],"priority": {own} }}"#);
             let imposed = imposed(None, Some(ceiling));
-            let read = ClientRequest::read(Endpoint::Chat, body.clone().into(), Some(&imposed)).unwrap();
+            let read =
+                ClientRequest::read_imposed(Endpoint::Chat, body.clone().into(), Some(&imposed)).unwrap();
             assert_eq!(read.view.priority, Some(expected), "{body}");
             let sent: Value = serde_json::from_slice(&read.body_for(Engine::Vllm)).unwrap();
             assert_eq!(sent["priority"], expected, "{body}");
@@ -465,8 +475,8 @@ mod tests {
             }
             assert_eq!(error.status().as_u16(), 400);
         }
-        let error = ClientRequest::read(Endpoint::Completions, Bytes::from_static(b"{\"prompt\": {}}"), None)
-            .unwrap_err();
+        let error =
+            ClientRequest::read(Endpoint::Completions, Bytes::from_static(b"{\"prompt\": {}}")).unwrap_err();
         assert!(error.to_string().contains("`prompt`"), "{error}");
     }
 }

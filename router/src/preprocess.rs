@@ -147,7 +147,7 @@ impl Preprocessor {
         imposed: Option<Arc<Imposed>>,
     ) -> Result<Arc<ClientRequest>, RouterError> {
         let size = bytes.len();
-        let read = move || ClientRequest::read(endpoint, bytes, imposed.as_deref());
+        let read = move || ClientRequest::read_imposed(endpoint, bytes, imposed.as_deref());
         Ok(Arc::new(self.run(size, read).await??))
     }
 

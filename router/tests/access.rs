@@ -176,6 +176,11 @@ async fn requests_a_minute_are_counted() {
     assert_eq!(as_owner(bed.address(), "team-a", "GET", "/v1/models", "").await.status, 200);
     assert_eq!(chat(&bed, "team-b", &question("twice")).await.status, 200);
     assert_eq!(bed.metric("kvlane_key_refused_total{key=\"team-a\",limit=\"requests\"}").await, Some(1.0));
+    assert_eq!(
+        bed.metric("kvlane_key_requests_total{key=\"team-a\"").await,
+        Some(2.0),
+        "and not as one that ended"
+    );
     let told = bed.admin_get("/admin/keys").await;
     let a = &told["keys"][0];
     assert_eq!((a["name"].as_str(), a["limits"]["requests_per_minute"].as_u64()), (Some("team-a"), Some(2)));

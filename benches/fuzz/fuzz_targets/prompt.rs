@@ -52,7 +52,7 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-        let Ok(request) = ClientRequest::read(endpoint, Bytes::copy_from_slice(bytes), None) else { continue };
+        let Ok(request) = ClientRequest::read(endpoint, Bytes::copy_from_slice(bytes)) else { continue };
         let request = Arc::new(request);
         let words = Words::Local { model: MODEL.clone(), id: 0 };
         let prompt = now(&request, &words);

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         "read" => {
             let body = serde_json::json!({"model": "m", "stream": true, "messages": chat(8000)});
             let body = Bytes::from(body.to_string());
-            let read = |_: &usize| ClientRequest::read(Endpoint::Chat, black_box(body.clone()), None).is_ok();
+            let read = |_: &usize| ClientRequest::read(Endpoint::Chat, black_box(body.clone())).is_ok();
             (0..times).filter(read).count()
         }
         _ => 0,

@@ -19,7 +19,7 @@ fn blocks() -> Blocks {
 }
 
 fn request(endpoint: Endpoint, body: &Value) -> Arc<ClientRequest> {
-    Arc::new(ClientRequest::read(endpoint, body.to_string().into(), None).unwrap())
+    Arc::new(ClientRequest::read(endpoint, body.to_string().into()).unwrap())
 }
 
 fn chat(turns: usize) -> Value {
