@@ -9,6 +9,11 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::WorkerOptions;
 use serde_json::{Value, json};
@@ -168,6 +173,34 @@ async fn a_signal_drains_and_what_is_running_is_finished() {
     {
         assert!(!access[field].is_null(), "{field}: {access}");
     }
+}
+
+/// The next question over a connection whose router is leaving, right behind an answer that began before.
+#[tokio::test]
+async fn a_kept_connection_is_not_closed_under_its_next_request() {
+    let worker = start(paced(4.0)).await;
+    let running = Running::start(worker.address(), &["--set", "server.drain_wait_s=0"]).await;
+    let stream_to = tokio::net::TcpStream::connect(running.address).await.unwrap();
+    let (mut client, connection) = http1::handshake(TokioIo::new(stream_to)).await.unwrap();
+    tokio::spawn(connection);
+    let request = |tokens| {
+        let request = Request::post("/v1/chat/completions").header("host", "router");
+        request.body(Full::<Bytes>::from(stream(tokens))).unwrap()
+    };
+    let mut first = client.send_request(request(100)).await.unwrap();
+    assert!(!first.headers().contains_key("connection"));
+    next_part(&mut first).await.unwrap();
+    running.signal();
+    until("a closed door", || async { tokio::net::TcpStream::connect(running.address).await.is_err() }).await;
+    assert!(rest(first).await.ends_with("data: [DONE]\n\n"));
+    client.ready().await.unwrap();
+    let second = client.send_request(request(5)).await.unwrap();
+    // Told that it was the last one.
+    assert_eq!(second.headers()["connection"], "close");
+    assert_eq!(second.status(), 200);
+    assert!(rest(second).await.ends_with("data: [DONE]\n\n"));
+    let (status, _) = running.ended().await;
+    assert!(status.success(), "{status}");
 }
 
 #[tokio::test]

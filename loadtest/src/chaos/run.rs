@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::balancer::Balancer;
-use super::bench::{Bench, Layout};
+use super::bench::{Bench, Layout, sum_of};
 use super::conversations::{Conversations, Script};
 use super::kills::{Killer, Rhythm};
 use super::reference::Reference;
@@ -37,6 +37,10 @@ const RECOVERED: f64 = 0.9;
 /// Connections the balancer has room for, for each conversation.
 const CONNECTIONS: usize = 4;
 
+/// How routers that go on with answers count them.
+const CONTINUED: &str = "dynamo_frontend_model_migration_total{";
+const ONGOING: &str = "migration_type=\"ongoing_request\"";
+
 /// Something that is promised.
 #[derive(Clone, Debug, Serialize)]
 pub struct Target {
@@ -53,7 +57,7 @@ pub struct Report {
     pub requests: u64,
     pub kills: BTreeMap<&'static str, u64>,
     pub outcomes: Vec<Counted>,
-    /// Answers that routers went on with elsewhere, where they say so.
+    /// Answers that routers went on with elsewhere, as those count that live now: less than there were.
     pub continued: f64,
     pub cached_share_before: Option<f64>,
     pub cached_share_after: Option<f64>,
@@ -95,7 +99,9 @@ impl Chaos {
         let after = tally.cached_share(over.saturating_sub(COMPARED.min(calm / 2)), over);
         let mut continued = 0.0;
         for router in 0..layout.routers {
-            continued += bench.metric(router, "kvlane_continuations_total").await.unwrap_or(0.0);
+            let text = bench.metrics(router).await?;
+            let ongoing: Vec<&str> = text.lines().filter(|line| line.contains(ONGOING)).collect();
+            continued += sum_of(&ongoing.join("\n"), CONTINUED).unwrap_or(0.0);
         }
         conversations.finish().await?;
         let rest = at_rest(bench).await?;
