@@ -303,8 +303,8 @@ impl Proxy {
                 Some(Ok(answer)) => {
                     worker.breaker.answering(sent);
                     drop(trial);
-                    if !confirmed {
-                        let life = Some(journey.expects.unconfirmed_life);
+                    if !course.confirmed {
+                        let life = Some(expects.unconfirmed_life);
                         self.index.predict_for(id, &demand.blocks, self.clock.tick(), life);
                     }
                     internal_errors.iter().for_each(|(worker, sent)| worker.breaker.failed(*sent));

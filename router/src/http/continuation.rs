@@ -264,7 +264,8 @@ impl Asked {
             fields.insert("min_tokens".to_owned(), least.saturating_sub(before).into());
         }
         let bytes = Value::from(fields).to_string();
-        let request = ClientRequest::read_imposed(request.endpoint, bytes.into(), imposed).map_err(|_| UNREADABLE)?;
+        let request =
+            ClientRequest::read_imposed(request.endpoint, bytes.into(), imposed).map_err(|_| UNREADABLE)?;
         Ok(Next::Ask(Self { request: Arc::new(request), before, repeats }))
     }
 }
