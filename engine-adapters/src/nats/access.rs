@@ -122,7 +122,7 @@ fn sections(text: &str) -> Option<(&str, &str)> {
     let mut next = || {
         lines.find(dashed)?;
         let content = lines.next().filter(|line| !line.is_empty())?;
-        lines.next().filter(|line| dashed(&line)).map(|_| content)
+        lines.next().filter(|line| dashed(line)).map(|_| content)
     };
     Some((next()?, next()?))
 }
@@ -239,7 +239,7 @@ fn noted(event: &Event, count: &watch::Sender<u64>, trouble: &watch::Sender<Opti
         Event::Disconnected => tracing::warn!("NATS is gone, trying again"),
         Event::ServerError(error) => tracing::warn!(%error, "NATS complains"),
         Event::SlowConsumer(_) => {
-            tracing::warn!("NATS messages were dropped: they came faster than they were read")
+            tracing::warn!("NATS messages were dropped: they came faster than they were read");
         }
         other => tracing::debug!(%other, "NATS"),
     }
