@@ -344,14 +344,19 @@ impl Access {
         self.ring.store(Arc::new(ring));
     }
 
-    /// Follows the file. One that cannot be used changes nothing.
+    /// Follows the file. One that cannot be used changes nothing, and what is found counts when it is found twice:
+    /// somebody may be in the middle of writing, and half a file is fewer keys.
     pub async fn follow(self: Arc<Self>, every: Duration, stop: CancellationToken) {
         let Some(path) = self.file.clone() else { return };
-        let mut last: Option<Result<Vec<Rules>, String>> = None;
+        let (mut found, mut heeded): (Option<Found>, Option<Found>) = (None, None);
         while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
             let (path, most) = (path.clone(), self.max_keys);
             let Ok(read) = tokio::task::spawn_blocking(move || keys_in(&path, most)).await else { continue };
-            if last.as_ref() == Some(&read) {
+            if found.as_ref() != Some(&read) {
+                found = Some(read);
+                continue;
+            }
+            if heeded == found {
                 continue;
             }
             match &read {
@@ -361,7 +366,7 @@ impl Access {
                     tracing::error!(error, "the keys' file cannot be used; nothing is changed");
                 }
             }
-            last = Some(read);
+            heeded = Some(read);
         }
     }
 
@@ -372,10 +377,13 @@ impl Access {
     }
 }
 
+/// What a look at the file found.
+type Found = Result<Vec<Rules>, String>;
+
 /// Larger files are no keys' files.
 const LARGEST_FILE: u64 = 64 << 20;
 
-fn keys_in(path: &Path, most: usize) -> Result<Vec<Rules>, String> {
+fn keys_in(path: &Path, most: usize) -> Found {
     let shown = path.display();
     let size = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?.len();
     if size > LARGEST_FILE {
