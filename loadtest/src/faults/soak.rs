@@ -129,7 +129,7 @@ pub fn soak(settings: &Soak, mut progress: impl FnMut(u32, usize)) -> anyhow::Re
     let mut instances = settings.workers as u64;
     for second in 0..(settings.days * 24.0 * f64::from(HOUR)) as u32 {
         for (n, worker) in workers.iter_mut().enumerate() {
-            if (second + n as u32) % EVENT_EVERY == 0 {
+            if (second + n as u32).is_multiple_of(EVENT_EVERY) {
                 lab.turn(worker, settings.capacity, &mut instances, second)?;
             }
         }

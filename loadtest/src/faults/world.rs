@@ -323,7 +323,7 @@ impl World {
                 self.batch_came(ear, worker, line, number, bytes);
             }
             Happening::ReplayAsked { ear, worker, line, start } => {
-                self.replay_asked(ear, worker, line, start)
+                self.replay_asked(ear, worker, line, start);
             }
             Happening::ReplayCame { ear, worker, line, replayed } => {
                 self.replay_came(ear, worker, line, replayed);
