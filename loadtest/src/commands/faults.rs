@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use anyhow::ensure;
 use clap::Args;
 use kvlane_loadtest::faults::{Lane, Outcome, Soak, Tally, soak};
+use tokio::time::Instant;
 
 #[derive(Debug, Args)]
 pub(crate) struct Faults {
