@@ -17,8 +17,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 BUILT = HERE / "target/x86_64-unknown-linux-gnu/release"
 TARGETS = sorted(path.stem for path in (HERE / "fuzz_targets").glob("*.rs"))
-# An input may take so much time and memory; more is a finding.
-LIMITS = ["-timeout=10", "-rss_limit_mb=2048"]
+# An input may take so much time and memory; more is a finding. Longer ones find little and take long.
+LIMITS = ["-timeout=10", "-rss_limit_mb=2048", "-max_len=8192"]
 
 
 def built():

@@ -185,13 +185,13 @@ fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        match (first, hex) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
+        let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high << 4 | low) as u8);
                 rest = &after[2..];
             }
-            (byte, _) => {
+            (byte, ..) => {
                 bytes.push(*byte);
                 rest = after;
             }
@@ -299,5 +299,6 @@ mod tests {
         assert_eq!(decoded("org%2Fname"), "org/name");
         assert_eq!(decoded("a%2"), "a%2");
         assert_eq!(decoded("%zz%C3%A9"), "%zz\u{e9}");
+        assert_eq!(decoded("%+1"), "%+1", "a sign is no digit");
     }
 }

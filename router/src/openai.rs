@@ -14,8 +14,8 @@ use kvlane_engine_adapters::engine_facts::Engine;
 use kvlane_engine_adapters::openai::GenerateRequest;
 use memchr::memmem;
 use serde::Deserialize;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 
 use crate::error::RouterError;
 use crate::scheduling::Priority;
@@ -168,11 +168,16 @@ impl ClientRequest {
         imposed: Option<&Imposed>,
     ) -> Result<Self, RouterError> {
         refuse_list(&bytes)?;
+        // Fields that are skipped are not looked into, and what is sent has to be JSON all through.
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let at = error.valid_up_to() + 1;
+            RouterError::bad_request(None, format!("the body is not JSON: byte {at} is not UTF-8"))
+        })?;
         let mut view: GenerateRequest =
-            serde_json::from_slice(&bytes).map_err(|_| json_error::<GenerateRequest>(&bytes))?;
+            serde_json::from_str(text).map_err(|_| json_error::<GenerateRequest>(&bytes))?;
         // Read a second time only if there may be something to find.
         let raw: Raw<'_> = if may_have_edits(&bytes, imposed.is_some()) {
-            serde_json::from_slice(&bytes).map_err(|_| json_error::<Raw<'_>>(&bytes))?
+            serde_json::from_str(text).map_err(|_| json_error::<Raw<'_>>(&bytes))?
         } else {
             Raw::default()
         };
@@ -311,25 +316,29 @@ impl Edits {
 /// What a field may grow by before the body has to be moved.
 const ROOM: usize = 128;
 
+/// Fields of an object, their values as they are written: numbers of any size, any depth.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
 /// The client's stream options, and usage with them.
 fn with_usage(options: &str) -> String {
-    let mut options: Map<String, Value> = serde_json::from_str(options).unwrap_or_default();
-    options.insert("include_usage".to_owned(), true.into());
-    Value::from(options).to_string()
+    let mut options: Fields<'_> = serde_json::from_str(options).unwrap_or_default();
+    options.insert("include_usage".to_owned(), RawValue::TRUE);
+    // Texts and what was JSON before can always be written.
+    serde_json::to_string(&options).unwrap_or_else(|_| r#"{"include_usage":true}"#.to_owned())
 }
 
 /// The other fields, their values as they were.
 fn without_own_blocks(body: &[u8]) -> Option<Bytes> {
-    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
+    let mut fields: Fields<'_> = serde_json::from_slice(body).ok()?;
     fields.retain(|name, _| name != "ext" && name != "nvext");
     serde_json::to_vec(&fields).ok().map(Bytes::from)
 }
 
 /// Nothing when there is nothing to take out.
 fn without_report_mode(xargs: &str) -> Option<String> {
-    let mut xargs: Map<String, Value> = serde_json::from_str(xargs).ok()?;
-    xargs.shift_remove("kv_cache_report_mode")?;
-    Some(Value::from(xargs).to_string())
+    let mut xargs: Fields<'_> = serde_json::from_str(xargs).ok()?;
+    xargs.remove("kv_cache_report_mode")?;
+    serde_json::to_string(&xargs).ok()
 }
 
 /// What is wrong with a body, and where: parsed once more, slowly.
@@ -353,6 +362,8 @@ pub fn json_error<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> RouterError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn chat(body: &str) -> Result<ClientRequest, RouterError> {
@@ -387,6 +398,18 @@ mod tests {
         assert_eq!(sent_null.as_object().unwrap().len(), 3, "no field twice");
         let report = r#"{"messages":[{}],"vllm_xargs":{"a":1,"kv_cache_report_mode":"full"}}"#;
         assert_eq!(sent(report, Engine::Vllm), r#"{"messages":[{}],"vllm_xargs":{"a":1}}"#);
+        // Values that no number here could hold, and ones too deep to be looked into.
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        for value in ["1e999", "123456789012345678901234567890", &deep] {
+            let report = format!(
+                r#"{{"messages":[{{}}],"vllm_xargs":{{"a":{value},"kv_cache_report_mode":"full"}}}}"#
+            );
+            let expected = format!(r#"{{"messages":[{{}}],"vllm_xargs":{{"a":{value}}}}}"#);
+            assert_eq!(sent(&report, Engine::Vllm), expected);
+            let asks = format!(r#"{{"messages":[{{}}],"stream":true,"stream_options":{{"x":{value}}}}}"#);
+            let asked = format!(r#""stream_options":{{"include_usage":true,"x":{value}}}"#);
+            assert!(sent(&asks, Engine::Vllm).contains(&asked));
+        }
         let own = r#"{"nvext":{"a":1},"messages":[ {} ],"ext":[2]}"#;
         assert_eq!(sent(own, Engine::Trtllm), r#"{"messages":[ {} ]}"#);
         assert_eq!(sent(own, Engine::Vllm), own);
@@ -475,6 +498,9 @@ mod tests {
             }
             assert_eq!(error.status().as_u16(), 400);
         }
+        let odd = Bytes::from_static(b"{\"messages\": [{}], \"odd\": {\"a\xFF\": 1}}");
+        let error = ClientRequest::read(Endpoint::Chat, odd).unwrap_err();
+        assert!(error.to_string().contains("byte 30 is not UTF-8"), "{error}");
         let error =
             ClientRequest::read(Endpoint::Completions, Bytes::from_static(b"{\"prompt\": {}}")).unwrap_err();
         assert!(error.to_string().contains("`prompt`"), "{error}");

@@ -223,7 +223,7 @@ fn without_generation_marks(template: &str) -> String {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(start) = rest.find("{%") {
-        let Some(end) = rest[start..].find("%}").map(|end| start + end + 2) else { break };
+        let Some(end) = rest[start + 2..].find("%}").map(|end| start + end + 4) else { break };
         let tag = &rest[start + 2..end - 2];
         let word = tag.trim_matches(['-', '+', ' ', '\n', '\t']);
         if word == "generation" || word == "endgeneration" {

@@ -51,6 +51,15 @@ fn templates_find_what_they_know_from_python() {
     check("{% if messages[0]['role'].startswith('us') and 'x' not in messages[0] %}y{% endif %}", "y");
 }
 
+#[test]
+fn a_template_that_is_none_is_refused() {
+    for wrong in
+        ["{%}", "{%-}", "{%}} - endif %}", "{% generation", "{{ a", "{% for %}", "{% generation %}{%}"]
+    {
+        assert!(ChatTemplate::new(&wrong.into(), BTreeMap::new()).is_err(), "{wrong}");
+    }
+}
+
 /// Templates come from model directories, and one that never ends must not keep a thread.
 #[test]
 fn a_template_that_does_not_end_is_ended() {

@@ -71,6 +71,9 @@ pub enum CalibrationError {
     Invalid { name: String, field: &'static str, value: f64, expected: &'static str },
 }
 
+/// In whatever unit a time is given.
+const MOST_TIME: f64 = 1e12;
+
 const PRESETS: [(&str, &str); 5] = [
     ("h200-llama70b-fp8", include_str!("presets/h200-llama70b-fp8.toml")),
     ("h200-llama70b-draft8b", include_str!("presets/h200-llama70b-draft8b.toml")),
@@ -115,7 +118,8 @@ impl Calibration {
             verify_ms_per_token: 0.0,
         });
         let whole = |field, value: usize| (field, value as f64, value >= 1, "1 or more");
-        let time = |field, value: f64| (field, value, value >= 0.0 && value.is_finite(), "0 or more");
+        // Sums and products of times have to be times.
+        let time = |field, value: f64| (field, value, (0.0..=MOST_TIME).contains(&value), "0 to 1e12");
         let (share, drafted) = (speculation.acceptance, speculation.draft_tokens as f64);
         for (field, value, fine, expected) in [
             whole("max_batch", self.max_batch),
@@ -190,6 +194,9 @@ mod tests {
             refused(&text.replace("max_batch = 64", "max_batch = 0")),
             "calibration `h200-llama70b-fp8`: `max_batch` is 0, expected 1 or more"
         );
+        let endless = refused(&text.replace("weights_ms = ", "weights_ms = 1e300 # "));
+        assert!(endless.contains("`weights_ms` is 1000000"), "{endless}");
+        assert!(endless.ends_with("expected 0 to 1e12"), "{endless}");
         assert!(refused(&text.replace("max_batch", "max_bach")).contains("unknown field `max_bach`"));
         let unknown = Calibration::preset("b200").unwrap_err().to_string();
         assert!(unknown.starts_with("calibration is `b200`, expected a file or one of h200-llama70b-fp8,"));

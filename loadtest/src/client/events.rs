@@ -111,7 +111,11 @@ impl Events {
 pub fn read_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Option<String>) {
     let (mut events, mut read) = (Events::default(), Vec::new());
     for piece in pieces.map(Some).chain([None]) {
-        match piece.map_or_else(|| events.end(), |piece| events.read(piece)) {
+        let some = match piece {
+            Some(piece) => events.read(piece),
+            None => events.end(),
+        };
+        match some {
             Ok(some) => read.extend(some.iter().map(|event| format!("{event:?}"))),
             Err(error) => return (read, Some(error)),
         }
