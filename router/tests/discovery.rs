@@ -169,7 +169,8 @@ async fn workers_are_announced_and_fed_over_nats() {
         (&shown["id"], &shown["slots"], &shown["events"]["source"]),
         (&json!(4711), &json!(64), &json!("nats"))
     );
-    assert_eq!(get(app.address, "/ready").await.status, 200);
+    // Not before others had their time to answer the roll call.
+    until("a ready router", || async { get(app.address, "/ready").await.status == 200 }).await;
     // Its bridge says goodbye.
     stop.cancel();
     running.await.unwrap().unwrap();
