@@ -282,6 +282,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
 
 /// A whole answer, for tests and fuzzing.
 #[cfg(any(test, fuzzing))]
+#[allow(unreachable_pub, reason = "reached when fuzzing")]
 #[derive(Debug)]
 pub struct ReadAnswer {
     pub parts: Parts,
@@ -295,6 +296,7 @@ pub struct ReadAnswer {
 
 /// Reads an answer that comes in pieces.
 #[cfg(any(test, fuzzing))]
+#[allow(unreachable_pub, reason = "reached when fuzzing")]
 pub fn read_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<ReadAnswer, Http1Error> {
     let mut buffer = BytesMut::new();
     let (mut head, mut body) = (None::<Head>, Vec::new());
@@ -341,6 +343,7 @@ mod tests {
             for size in [1, 2, 3, 7, 1000] {
                 let answer = read(text.as_bytes(), size).unwrap();
                 let found = String::from_utf8(answer.body).unwrap();
+                assert!(answer.behind.is_empty(), "{text}");
                 let expected = (status, body, stays, true);
                 assert_eq!(
                     (answer.parts.status.as_u16(), found.as_str(), answer.stays, answer.whole),
