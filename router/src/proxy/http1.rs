@@ -343,6 +343,7 @@ mod tests {
             for size in [1, 2, 3, 7, 1000] {
                 let answer = read(text.as_bytes(), size).unwrap();
                 let found = String::from_utf8(answer.body).unwrap();
+                assert!(answer.behind.is_empty(), "{text}");
                 let expected = (status, body, stays, true);
                 assert_eq!(
                     (answer.parts.status.as_u16(), found.as_str(), answer.stays, answer.whole),
