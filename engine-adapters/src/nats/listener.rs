@@ -34,6 +34,7 @@ enum Publisher {
         expected: u64,
         /// Known from its beginning, or from a snapshot.
         whole: bool,
+        since: Instant,
     },
     /// Its snapshot was asked for, under this number, and these came meanwhile.
     Waiting { attempt: u64, messages: VecDeque<Bytes> },
@@ -74,9 +75,8 @@ pub struct Listener {
     clock: FeedClock,
     ranks: HashMap<WorkerId, Rank>,
     publishers: HashMap<u64, Publisher>,
-    /// Snapshots asked for so far, and when the last time.
+    /// Snapshots asked for so far.
     asked: u64,
-    last_ask: Instant,
     /// Those nobody has seen to yet: no more than publishers.
     wanted: Vec<Ask>,
     shared: Arc<Mutex<Shared>>,
@@ -91,7 +91,6 @@ impl Listener {
             ranks: HashMap::new(),
             publishers: HashMap::new(),
             asked: 0,
-            last_ask: Instant::now(),
             wanted: Vec::new(),
             shared: Arc::default(),
         }
@@ -206,10 +205,10 @@ impl Listener {
                 }
             }
             Some(Publisher::Waiting { .. }) => {}
-            Some(Publisher::Live { expected, .. }) if *expected >= announcement.next_sequence => {
+            Some(Publisher::Live { expected, since, .. }) if *expected >= announcement.next_sequence => {
                 // Its bridge can tell the rest; the last time it could not be reached.
-                let partial = |rank: &Rank| rank.sink.health().state() == FeedState::Partial;
-                if self.ranks.get(&worker).is_some_and(partial) && self.last_ask.elapsed() > ASK_AGAIN {
+                let live = |rank: &Rank| rank.sink.health().state() == FeedState::Live;
+                if !self.ranks.get(&worker).is_some_and(live) && since.elapsed() > ASK_AGAIN {
                     self.ask(publisher, None);
                 }
             }
@@ -258,6 +257,8 @@ impl Listener {
         rank.sink.health().restart();
         rank.sink.forget();
         rank.last_event = None;
+        // How much of the new one is known is for its own messages to say.
+        rank.sink.health().set_state(FeedState::Connecting);
         let old = std::mem::replace(&mut rank.publisher, publisher);
         if let Some(old) = old.filter(|old| !self.feeds_any(*old)) {
             self.publishers.remove(&old);
@@ -302,7 +303,8 @@ impl Listener {
                 self.shared.lock().report.too_many_publishers += 1;
             }
             None if sequence == 0 => {
-                self.publishers.insert(publisher, Publisher::Live { expected: 1, whole: true });
+                self.publishers
+                    .insert(publisher, Publisher::Live { expected: 1, whole: true, since: Instant::now() });
                 self.shared.lock().report.publishers = self.publishers.len();
                 self.take(&bytes);
             }
@@ -392,7 +394,6 @@ impl Listener {
             rank.sink.health().set_state(FeedState::Repairing);
         }
         self.asked += 1;
-        self.last_ask = Instant::now();
         let attempt = self.asked;
         self.publishers
             .insert(publisher, Publisher::Waiting { attempt, messages: message.into_iter().collect() });
@@ -438,7 +439,7 @@ impl Listener {
                 }
             },
         };
-        self.publishers.insert(publisher, Publisher::Live { expected, whole });
+        self.publishers.insert(publisher, Publisher::Live { expected, whole, since: Instant::now() });
         self.note_snapshot(publisher, whole);
         for bytes in messages {
             self.hear(bytes);
@@ -485,5 +486,76 @@ impl Parts {
         self.taken = at;
         self.events.extend(events);
         if at == of { Gathered::Whole(next, std::mem::take(&mut self.events)) } else { Gathered::More }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvlane_indexer::{BlockHash, BlockSize, IndexConfig, KvEvent, StoredBlock, Tier};
+
+    use super::*;
+    use crate::dynamo::{Scope, Subjects, encode_envelope, encode_events};
+
+    fn message(worker: u64, publisher: u64, sequence: u64) -> Bytes {
+        let block = StoredBlock { id: (100 * publisher + sequence).into(), hash: BlockHash(sequence) };
+        let event = KvEvent::Stored { tier: Tier::Device, parent: None, blocks: vec![block] };
+        let payload = encode_events(WorkerId::new(worker, 0), [(sequence + 1, &event)].into_iter());
+        let envelope = Envelope { publisher, sequence, published_at_ms: 0, topic: "", payload: &payload };
+        encode_envelope(&envelope).into()
+    }
+
+    fn announcement(worker_id: u64, publisher: u64, next_sequence: u64) -> Vec<u8> {
+        let announcement = Announcement { worker_id, publisher, next_sequence, ..Announcement::default() };
+        serde_json::to_vec(&announcement).unwrap()
+    }
+
+    fn listener() -> Listener {
+        let scope = Scope { namespace: "n".to_owned(), component: "c".to_owned(), endpoint: "e".to_owned() };
+        let config = NatsFeedConfig::new(Subjects::new(&scope), BlockSize::USUAL);
+        let index = Arc::new(Index::new(IndexConfig::default()));
+        Listener::new(config, index, FeedClock::starting(Duration::ZERO))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_known_in_part_is_asked_again_however_often_others_are() {
+        let mut listener = listener();
+        listener.hear(message(1, 1, 5));
+        let ask = listener.wanted()[0];
+        listener.restore(ask.answered(None));
+        assert_eq!(listener.expected(1), Some(6));
+        let mut asked = Vec::new();
+        for second in 0..40 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            // The other one has numbers missing all the time.
+            listener.hear(message(2, 2, 10 + 2 * second));
+            listener.announced(&announcement(1, 1, 6));
+            for ask in listener.wanted() {
+                asked.push(ask.publisher);
+                listener.restore(ask.answered(None));
+            }
+        }
+        assert!(asked.contains(&1), "{asked:?}");
+        assert!(asked.iter().filter(|publisher| **publisher == 2).count() > 20, "{asked:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_bridge_whose_snapshot_did_not_come_is_known_in_part_and_asked_again() {
+        let mut listener = listener();
+        let worker = WorkerId::new(1, 0);
+        listener.hear(message(1, 10, 0));
+        let state = |listener: &Listener| listener.view().health(worker).map(|health| health.state());
+        assert_eq!(state(&listener), Some(FeedState::Live));
+        // Heard of before it was announced, in mid-stream, and its snapshot does not come.
+        listener.hear(message(1, 11, 3));
+        let ask = listener.wanted()[0];
+        listener.restore(ask.answered(None));
+        assert_eq!(state(&listener), Some(FeedState::Partial), "not all of it is known");
+        listener.announced(&announcement(1, 11, 4));
+        assert!(listener.wanted().is_empty());
+        tokio::time::advance(ASK_AGAIN * 2).await;
+        listener.announced(&announcement(1, 11, 4));
+        let ask = listener.wanted()[0];
+        listener.restore(ask.answered(Some((4, Vec::new()))));
+        assert_eq!(state(&listener), Some(FeedState::Live));
     }
 }
