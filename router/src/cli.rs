@@ -34,8 +34,7 @@ fn heading(room: &str) -> &'static str {
         "server" | "admin" | "access" | "tls" => "Serving",
         "model" | "index" | "tokenizer" => "Model and cache",
         "routing" => "Routing",
-        "workers" | "proxy" => "Workers",
-        "events" => "Events",
+        "workers" | "proxy" | "events" => "Workers",
         _ => "Logs",
     }
 }
