@@ -125,7 +125,8 @@ impl WaitingRoom {
         let late = || NoPlace::TooLong(self.rules.patience.as_millis() as u64);
         let mut turn = self.join(name, priority, since)?;
         loop {
-            let look_again = deadline.min(Instant::now() + LOOK_AGAIN);
+            // Counted from the last call and not from now: whoever wakes a moment too early must not sleep as long again.
+            let look_again = deadline.min(self.inner.lock().last_call + LOOK_AGAIN);
             tokio::select! {
                 biased;
                 _ = &mut turn.call => turn.called = true,
@@ -301,6 +302,32 @@ mod tests {
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[test]
+    fn somebody_looks_often_enough_however_waiters_come_and_give_up() {
+        run(async {
+            let room = WaitingRoom::new(WaitingRules { patience: Duration::from_millis(419), ..RULES });
+            let looks: Rc<std::cell::RefCell<Vec<Instant>>> = Rc::default();
+            let waiters: Vec<_> = (0..60)
+                .map(|n| {
+                    let (room, looks) = (room.clone(), looks.clone());
+                    tokio::task::spawn_local(async move {
+                        tokio::time::sleep(Duration::from_millis(67 * n)).await;
+                        let look = || -> Option<()> {
+                            looks.borrow_mut().push(Instant::now());
+                            None
+                        };
+                        let _ = room.placed(0, Priority::Normal, look).await;
+                    })
+                })
+                .collect();
+            for waiter in waiters {
+                waiter.await.unwrap();
+            }
+            let longest = looks.borrow().windows(2).map(|pair| pair[1] - pair[0]).max();
+            assert!(longest <= Some(LOOK_AGAIN + Duration::from_millis(1)), "{longest:?}");
+        });
     }
 
     #[test]
