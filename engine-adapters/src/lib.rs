@@ -4,6 +4,8 @@
 //! [`translate`], [`copies`] and [`cursor`], and end as the indexer's `KvEvent`s in [`feed`]. [`model`] and
 //! [`openai`] are what a prompt is made of. [`sim`] is a simulated engine; whatever it measures is simulated.
 
+#![forbid(unsafe_code)]
+
 pub mod bridge;
 pub mod copies;
 pub mod cursor;

@@ -33,6 +33,8 @@
 //! # Ok::<(), kvlane_indexer::EventError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod block;
 mod event;
 mod hash;

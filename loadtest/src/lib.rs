@@ -1,6 +1,8 @@
 //! Multi-turn load and what it measures: in real time against any OpenAI-compatible endpoint ([`live`]), and in virtual
 //! time against simulated engines ([`simulate`], whose figures are simulated).
 
+#![forbid(unsafe_code)]
+
 pub mod arrivals;
 pub mod broker;
 pub mod client;

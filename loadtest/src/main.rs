@@ -1,5 +1,6 @@
 //! `kvlane-load`: load in real time and in virtual time, and what came of it.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line program")]
 
 mod commands;

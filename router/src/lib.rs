@@ -1,5 +1,7 @@
 //! The routing service: from a client's request to a worker's answer. ARCHITECTURE.md walks through it.
 
+#![forbid(unsafe_code)]
+
 pub mod app;
 pub mod cli;
 pub mod config;

@@ -1,5 +1,6 @@
 //! `kvlane`: settings, logs, and running until a signal.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "a command line program")]
 
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! `kvlane-bridge`: the sidecar that publishes one engine's KV events on NATS, in Dynamo's form.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "a command line program")]
 
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! `kvlane-worker`: one or many simulated engines behind OpenAI servers that speak as vLLM does.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stderr, reason = "a command line program")]
 
 use std::net::{IpAddr, SocketAddr};
