@@ -224,7 +224,14 @@ export async function boxOf(
   return box;
 }
 
-/** By how many pixels the page is wider than its window. */
+/** By how many pixels the page is wider than its window, once it has had the time to follow it. */
 export async function overhang(page: Page): Promise<number> {
-  return page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  const measured = () =>
+    page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  let wider = await measured();
+  for (let look = 0; wider > 0 && look < 20; look += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    wider = await measured();
+  }
+  return wider;
 }
