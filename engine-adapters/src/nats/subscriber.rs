@@ -33,6 +33,8 @@ pub struct NatsFeedConfig {
     /// Messages of one publisher that may wait for its snapshot.
     pub max_waiting: usize,
     pub snapshot_timeout: Duration,
+    /// Bytes of one snapshot that are gathered; a larger one is none.
+    pub max_snapshot: usize,
 }
 
 impl NatsFeedConfig {
@@ -43,6 +45,7 @@ impl NatsFeedConfig {
             max_publishers: 4096,
             max_waiting: 4096,
             snapshot_timeout: Duration::from_secs(10),
+            max_snapshot: 256 << 20,
         }
     }
 }
@@ -53,6 +56,7 @@ pub struct NatsFeed {
     client: Client,
     subjects: Subjects,
     snapshot_timeout: Duration,
+    max_snapshot: usize,
     connected: watch::Receiver<u64>,
     listener: Listener,
     snapshots: (mpsc::Sender<Snapshot>, mpsc::Receiver<Snapshot>),
@@ -75,6 +79,7 @@ impl NatsFeed {
             client,
             subjects: config.subjects.clone(),
             snapshot_timeout: config.snapshot_timeout,
+            max_snapshot: config.max_snapshot,
             connected,
             listener: Listener::new(config, index, clock),
             snapshots: mpsc::channel(SNAPSHOTS),
@@ -129,38 +134,20 @@ impl NatsFeed {
     fn ask(&self, ask: Ask) {
         let (client, subject) = (self.client.clone(), self.subjects.snapshot(ask.publisher));
         let (results, patience) = (self.snapshots.0.clone(), self.snapshot_timeout);
+        let parts = Parts::new(self.max_snapshot);
         tokio::spawn(async move {
-            let asked = tokio::time::timeout(patience, snapshot(&client, subject)).await;
+            let asked = tokio::time::timeout(patience, snapshot(&client, subject, parts)).await;
             // The feed may have ended meanwhile.
             let _ = results.send(ask.answered(asked.ok().flatten())).await;
         });
     }
 }
 
-/// Messages without a server.
-#[cfg(fuzzing)]
-impl NatsFeed {
-    pub fn hear_event(&mut self, message: &[u8]) {
-        self.hear(Bytes::copy_from_slice(message));
-    }
-
-    pub fn hear_announcement(&mut self, message: &[u8]) {
-        self.announced(message);
-    }
-
-    /// Answers the last question that was asked, or lets it go unanswered.
-    pub fn answer_snapshot(&mut self, publisher: u64, next: u64, payload: Option<&[u8]>) {
-        let answer = payload.and_then(|payload| Some((next, decode_events(payload).ok()?)));
-        self.restore(Snapshot { publisher, attempt: self.asked, answer });
-    }
-}
-
 /// Asks for a snapshot and gathers its parts; none when nobody is there to answer, or it came wrong.
-async fn snapshot(client: &Client, subject: String) -> Option<(u64, Vec<RouterEvent>)> {
+async fn snapshot(client: &Client, subject: String, mut parts: Parts) -> Option<(u64, Vec<RouterEvent>)> {
     let inbox = client.new_inbox();
     let mut messages = client.subscribe(inbox.clone()).await.ok()?;
     client.publish_with_reply(subject, inbox, Bytes::new()).await.ok()?;
-    let mut parts = Parts::default();
     while let Some(part) = messages.next().await {
         if part.status == Some(StatusCode::NO_RESPONDERS) {
             return None;

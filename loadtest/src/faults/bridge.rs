@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kvlane_engine_adapters::bridge::{Outbox, OutboxTarget, message_bytes, snapshot_parts};
 use kvlane_engine_adapters::dynamo::RouterEvent;
 use kvlane_engine_adapters::feed::{CopyRule, FeedClock, FeedHealth, Sink};
-use kvlane_engine_adapters::nats::{Announcement, Ask, Gathered};
+use kvlane_engine_adapters::nats::{Announcement, Ask, Gathered, Parts};
 use kvlane_engine_adapters::sim::SimTime;
 use kvlane_engine_adapters::vllm::track::Track;
 use kvlane_indexer::BlockSize;
@@ -17,6 +17,9 @@ use super::host::Condition;
 use super::link::{Ear, Link};
 use super::script::BLOCK_TOKENS;
 use super::world::{Happening, World, worker_id};
+
+/// More than an engine here has.
+const MAX_SNAPSHOT: usize = 1 << 20;
 
 /// What is said to the router.
 #[derive(Clone, Debug)]
@@ -245,7 +248,7 @@ impl World {
         let Some(router) = &mut self.router else { return };
         let (epoch, mut wanted) = (router.epoch, router.listener.wanted());
         wanted.sort_by_key(|ask| ask.publisher);
-        router.asks.extend(wanted.iter().map(|ask| (*ask, Default::default())));
+        router.asks.extend(wanted.iter().map(|ask| (*ask, Parts::new(MAX_SNAPSHOT))));
         for ask in wanted {
             self.note(format_args!("router asks {:x} for a snapshot", ask.publisher));
             self.tally.see("snapshots_asked");
