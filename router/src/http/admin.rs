@@ -248,9 +248,18 @@ struct Switch {
     reset: bool,
 }
 
+/// An operator's body. A list with the members' values in their order would be read as well, and is not meant.
+fn object<'b, T: Deserialize<'b>>(bytes: &'b [u8], example: &str) -> Result<T, RouterError> {
+    if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        let message = format!("the body is no JSON object, expected such as {example}");
+        return Err(RouterError::bad_request(None, message));
+    }
+    serde_json::from_slice(bytes).map_err(|_| json_error::<T>(bytes))
+}
+
 impl Switch {
     fn read(bytes: &[u8]) -> Result<Self, RouterError> {
-        serde_json::from_slice(bytes).map_err(|_| json_error::<Self>(bytes))
+        object(bytes, r#"{"mode": "round_robin"}"#)
     }
 
     fn change(&self, routing: &mut Routing) -> Result<(), RouterError> {
@@ -428,8 +437,7 @@ struct Drain {
 
 impl Drain {
     fn read(bytes: &[u8]) -> Result<Self, RouterError> {
-        let bytes = if bytes.trim_ascii().is_empty() { b"{}" } else { bytes };
-        serde_json::from_slice(bytes).map_err(|_| json_error::<Self>(bytes))
+        object(if bytes.trim_ascii().is_empty() { b"{}" } else { bytes }, r#"{"draining": true}"#)
     }
 }
 
