@@ -18,6 +18,7 @@ mod msgpack;
 pub mod nats;
 pub mod openai;
 pub mod process;
+pub mod secret;
 pub mod sim;
 pub mod tls;
 pub mod translate;

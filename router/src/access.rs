@@ -30,7 +30,7 @@ use self::limit::{Left, PerMinute};
 pub(crate) use self::rules::matches;
 pub use self::rules::{Rules, read_keys};
 use self::secret::shown_secret;
-pub use self::secret::{CREDENTIALS, Digest, bearer_in, new_key};
+pub use self::secret::{CREDENTIALS, Digest, new_key};
 pub use self::token::AdminToken;
 use crate::config::AccessSettings;
 use crate::error::RouterError;

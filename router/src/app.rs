@@ -14,6 +14,7 @@ use kvlane_engine_adapters::model::ModelError;
 use kvlane_engine_adapters::nats::{
     NatsAccess, NatsConnection, NatsError, NatsFeed, NatsFeedConfig, NatsIdentity,
 };
+use kvlane_engine_adapters::secret;
 use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, Configs, KeyPair, NamedFile, TlsError};
 use kvlane_indexer::{BlockSize, Index, IndexConfig};
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::access::{self, Access, AdminToken, Key};
+use crate::access::{Access, AdminToken, Key};
 use crate::config::{Config, EventPlane, Events, KvPolicy, Mode, Routing, Settings, Tls, without_passwords};
 use crate::discovery::sources::{self, ServiceRef};
 use crate::discovery::{
@@ -299,7 +300,7 @@ impl App {
                  admin.token_file would change that"
             );
         }
-        let worker_key = config.proxy.worker_api_key_file.as_deref().map(access::bearer_in).transpose();
+        let worker_key = config.proxy.worker_api_key_file.as_deref().map(secret::bearer_in).transpose();
         let worker_authorization = worker_key.map_err(StartError::Access)?;
         let clock = FeedClock::starting(since_1970);
         let index = Arc::new(Index::new(index_config(&config)));

@@ -14,8 +14,8 @@ use kvlane_engine_adapters::dynamo::{Scope, Subjects};
 use kvlane_engine_adapters::engine_facts::{Engine, EventEndpoint, ID_BITS, instance_of};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::nats::{NatsAccess, NatsConnection, NatsIdentity};
-use kvlane_engine_adapters::process;
 use kvlane_engine_adapters::tls::{ClientFiles, ClientTls, KeyPair, NamedFile};
+use kvlane_engine_adapters::{process, secret};
 use kvlane_indexer::BlockSize;
 use tokio_util::sync::CancellationToken;
 
@@ -52,6 +52,9 @@ struct Cli {
     #[arg(long, help_heading = "Engine")]
     slots: Option<u32>,
 
+    /// File with the API key that the engine asks for
+    #[arg(long, value_name = "FILE", env = "KVLANE_PROXY_WORKER_API_KEY_FILE", help_heading = "Engine")]
+    worker_api_key_file: Option<PathBuf>,
     /// PEM file with who must have signed the engine's certificate, for https [default: whom the system trusts]
     #[arg(long, value_name = "FILE", env = "KVLANE_TLS_WORKER_CA", help_heading = "Engine")]
     worker_ca: Option<PathBuf>,
@@ -197,6 +200,8 @@ const LOOK_AT_FILES: Duration = Duration::from_secs(5);
 async fn run(cli: Cli) -> anyhow::Result<()> {
     let access = cli.nats_access();
     let tls = ClientTls::load(cli.engine_files())?;
+    let authorization = cli.worker_api_key_file.as_deref().map(secret::bearer_in).transpose();
+    let authorization = authorization.map_err(|error| anyhow::anyhow!("--worker-api-key-file: {error}"))?;
     let advertised_url = cli.advertised_url.unwrap_or_else(|| cli.url.clone());
     let block_size = match cli.block_size {
         Some(tokens) => Some(BlockSize::new(tokens).context("--block-size is 0, expected 1 or more tokens")?),
@@ -220,6 +225,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         outbox: cli.outbox,
         publisher: rand::random::<u64>() & ID_BITS,
         tls: tls.clone(),
+        authorization,
     };
     let scope = Scope { namespace: cli.namespace, component: cli.component, endpoint: cli.endpoint };
     let NatsConnection { client, connected, .. } = access.connect(&cli.nats_url, "kvlane-bridge").await?;

@@ -35,6 +35,10 @@ struct Cli {
     #[arg(long, default_value_t = 45, help_heading = "Serving")]
     body_limit_mib: usize,
 
+    /// Asked of whoever uses /v1, as vLLM does
+    #[arg(long, value_name = "KEY", env = "VLLM_API_KEY", hide_env_values = true, help_heading = "Serving")]
+    api_key: Option<String>,
+
     /// Directory with tokenizer.json and a chat template [default: a small built-in model]
     #[arg(long, value_name = "DIR", help_heading = "Model")]
     model_path: Option<PathBuf>,
@@ -233,6 +237,7 @@ impl Cli {
                 trtllm_buffer: self.trtllm_events,
             },
             fault_switches: self.fault_switches,
+            api_key: self.api_key.clone(),
             max_body_bytes: self.body_limit_mib << 20,
             ..WorkerOptions::new(calibration)
         })

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_nats::Client;
+use hyper::header::HeaderValue;
 use kvlane_indexer::{BlockSize, WorkerId};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
@@ -40,6 +41,8 @@ pub struct SidecarConfig {
     pub publisher: u64,
     /// Towards the engine.
     pub tls: Arc<ClientTls>,
+    /// What the engine is shown with every question.
+    pub authorization: Option<HeaderValue>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +113,7 @@ impl Sidecar {
     /// Runs until it is stopped, or the engine turns out to be unusable.
     pub async fn run(self, stop: CancellationToken) -> Result<(), SidecarError> {
         let probe = EngineProbe::new(PROBE_PATIENCE, self.config.tls.clone());
+        let probe = probe.bearing(self.config.authorization.clone());
         let Some(facts) = stop.run_until_cancelled(self.facts(&probe)).await else { return Ok(()) };
         let config = &self.config;
         let told = facts.block_size.and_then(BlockSize::new);
@@ -213,7 +217,7 @@ impl Sidecar {
                     let _ = opened.send((worker.dp_rank, outbox.clone()));
                     OutboxTarget(outbox)
                 };
-                let poller = Poller::new(poll, target, self.clock);
+                let poller = Poller::new(poll, target, self.clock).bearing(config.authorization.clone());
                 outlets.tasks.spawn(async move { Err(poller.run().await.into()) });
                 return Ok(Vec::new());
             }

@@ -6,12 +6,11 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::HeaderMap;
-use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::header::AUTHORIZATION;
+use kvlane_engine_adapters::secret::{LONGEST, secret_in};
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Longer ones are nobody's.
-const LONGEST: usize = 512;
 /// How keys that are made here begin, so that scanners for leaked secrets can find them.
 const PREFIX: &str = "kvl_";
 
@@ -70,38 +69,16 @@ pub(super) fn shown_secret(headers: &HeaderMap) -> Option<&[u8]> {
 /// Headers that may carry a secret of a client's.
 pub const CREDENTIALS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
 
-/// The one secret a file has, without the end of its line.
-fn secret_of(path: &Path) -> Result<String, String> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
-    let secret = text.trim();
-    let fits = (1..=LONGEST).contains(&secret.len()) && secret.bytes().all(|byte| byte.is_ascii_graphic());
-    if !fits {
-        return Err(format!(
-            "{shown}: expected one line with a secret of 1 to {LONGEST} printable characters"
-        ));
-    }
-    Ok(secret.to_owned())
-}
-
 /// A file's secret as it is known by: the file has it, or its SHA-256.
 pub(super) fn digest_in(path: &Path) -> Result<Digest, String> {
-    let secret = secret_of(path)?;
+    let secret = secret_in(path)?;
     Ok(Digest::parse(&secret).unwrap_or_else(|| Digest::of(secret.as_bytes())))
-}
-
-/// A file's secret as it is sent to engines.
-pub fn bearer_in(path: &Path) -> Result<HeaderValue, String> {
-    let secret = secret_of(path)?;
-    let mut value = HeaderValue::from_str(&format!("Bearer {secret}"))
-        .map_err(|_| format!("{}: expected a secret that fits into a header", path.display()))?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 #[cfg(test)]
 mod tests {
-    use hyper::header::HeaderName;
+    use hyper::header::{HeaderName, HeaderValue};
+    use kvlane_engine_adapters::secret::bearer_in;
 
     use super::*;
 

@@ -32,6 +32,8 @@ pub struct WorkerOptions {
     /// Whether tests may switch faults on.
     pub fault_switches: bool,
     pub max_body_bytes: usize,
+    /// What has to be shown to use `/v1`, where anything has.
+    pub api_key: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,7 @@ impl WorkerOptions {
             events: EventOptions::default(),
             fault_switches: false,
             max_body_bytes: 45 << 20,
+            api_key: None,
         }
     }
 

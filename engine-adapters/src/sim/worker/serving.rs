@@ -21,7 +21,7 @@ use super::driver::{Command, Job};
 use super::events::TrtllmQueue;
 use super::faults::{Faults, Switches};
 use super::generate::{self, Author, Kind, Plan};
-use super::http::{Body, Refusal, detail, full, ok, respond};
+use super::http::{Body, Refusal, detail, full, json, ok, respond};
 use super::metrics::Dashboard;
 use super::options::WorkerOptions;
 use super::reply::Reply;
@@ -86,6 +86,13 @@ impl Serving {
     ) -> Result<Response<Body>, Failure> {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path();
+        // As vLLM: everything but its API is open to anybody.
+        if let Some(key) = &self.options.api_key
+            && path.starts_with("/v1")
+            && header(&parts.headers, "authorization") != Some(&format!("Bearer {key}"))
+        {
+            return Ok(json(StatusCode::UNAUTHORIZED, &json!({"error": "Unauthorized"})));
+        }
         let allowed = match path {
             "/health"
             | "/ping"
