@@ -1,8 +1,6 @@
 //! Frames recorded from real vLLM engines (0.23 and 0.32), with the requests that caused them: read, taken into
 //! an index, and asked before each request what the engine then reported as cached.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
 use std::sync::Arc;
 use std::time::Duration;
 

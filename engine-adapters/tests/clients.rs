@@ -2,8 +2,6 @@
 //!
 //! They need a Python with the packages of `tests/clients/requirements.txt`; `make test` prepares one.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
 use std::path::Path;
 use std::process::Command;
 

@@ -1,9 +1,5 @@
 //! From an engine through a bridge and a real NATS server into an index, with everything that can break on the way.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use support::{post, publishing, start, until};
+use crate::support::{post, publishing, start, until};
 
 const WORKER: WorkerId = WorkerId::new(7, 0);
 
@@ -202,6 +198,7 @@ async fn bridge(
         outbox: 1000,
         publisher,
         tls: ClientTls::system(),
+        authorization: None,
     };
     let sidecar = Sidecar { config, client, connected, subjects: subjects(), clock: clock() };
     tokio::spawn(async move { sidecar.run(stop).await.unwrap() })

@@ -1,11 +1,5 @@
 //! Real NATS servers that want TLS, an nkey, credentials or a token, and what is said when they do not get them.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-#[path = "support/certificates.rs"]
-mod certificates;
-mod support;
-
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,8 +11,8 @@ use kvlane_engine_adapters::nats::{NatsAccess, NatsConnection, NatsIdentity, Tro
 use kvlane_engine_adapters::tls::{ClientFiles, KeyPair, NamedFile};
 use serde_json::{Value, json};
 
-use certificates::{Authority, Files};
-use support::until;
+use crate::certificates::{Authority, Files};
+use crate::support::until;
 
 /// A server with this configuration, gone with its value.
 struct Server {

@@ -1,9 +1,5 @@
 //! Listening straight to engines: a simulated one that misbehaves, and a publisher on the real libzmq.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -20,7 +16,7 @@ use kvlane_engine_adapters::vllm::wire::{Encoder, Naming, Spelling};
 use kvlane_indexer::{BlockHasher, BlockSize, Index, IndexConfig, Namespace, Tick, WorkerId};
 use serde_json::{Value, json};
 
-use support::{options, post, publishing, start, until};
+use crate::support::{options, post, publishing, start, until};
 
 const WORKER: WorkerId = WorkerId::new(3, 0);
 

@@ -1,8 +1,6 @@
 //! Chat templates and tokenizers in the style of Llama 3, Qwen and Mistral: what is rendered and tokenized here is what
 //! Python's `transformers` makes of it, recorded in `fixtures/templates` (see its `make.py`).
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
 use std::path::Path;
 
 use kvlane_engine_adapters::model::{ChatPrompt, Model, TemplateError};

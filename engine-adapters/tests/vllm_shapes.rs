@@ -1,16 +1,12 @@
 //! The simulated worker beside captures of a real vLLM 0.32: every recorded exchange is repeated, and status,
 //! headers, fields, their order and their types must be the same.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::{Worker, WorkerOptions};
 use kvlane_engine_adapters::vllm::wire::Encoder;
 use serde_json::{Value, json};
 
-use support::{ask, publishing, start};
+use crate::support::{ask, publishing, start};
 
 /// As the captured engine was started.
 async fn worker() -> Worker {

@@ -1,9 +1,5 @@
 //! The simulated worker through its front door: HTTP in, HTTP and KV events out.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use kvlane_engine_adapters::model::Model;
@@ -11,7 +7,7 @@ use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::WorkerOptions;
 use serde_json::{Value, json};
 
-use support::{ask, get, metric, options, post, send, start, until};
+use crate::support::{ask, get, metric, options, post, send, start, until};
 
 /// Chunks of a stream, the end marker left out.
 fn chunks(body: &str) -> Vec<Value> {

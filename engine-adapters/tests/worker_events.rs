@@ -1,9 +1,5 @@
 //! What the simulated worker says about its cache, over ZeroMQ and as TensorRT-LLM's queue.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -13,7 +9,7 @@ use kvlane_engine_adapters::vllm::wire::{Encoder, Spelling};
 use serde_json::{Value, json};
 use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
-use support::{ask, options, post, publishing, start};
+use crate::support::{ask, options, post, publishing, start};
 
 async fn subscribe(to: SocketAddr) -> SubSocket {
     let mut socket = SubSocket::new();

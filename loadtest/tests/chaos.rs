@@ -1,17 +1,13 @@
 //! Everything is killed in turn while conversations run: a short form of `make chaos`.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails where it stands")]
-
-#[path = "common/processes.rs"]
-mod processes;
-
 use std::time::Duration;
 
+use crate::processes::{ALONE, nats_server, programs};
 use kvlane_loadtest::chaos::{Bench, Chaos, Layout, Outcome, Rhythm, Script};
-use processes::{nats_server, programs};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_die_and_no_request_is_lost_before_its_first_byte() {
+    let _alone = ALONE.lock().await;
     let layout = Layout { programs: Some(programs()), ..Layout::new(19_300, nats_server()) };
     let away = (Duration::from_millis(500), Duration::from_millis(2000));
     let chaos = Chaos {

@@ -1,14 +1,10 @@
 //! The program as it is used: every command, its files, and what it refuses.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod common;
-
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{engine, nowhere, router, saying};
+use crate::common::{engine, nowhere, router, saying};
 use kvlane_loadtest::live::Written;
 use kvlane_loadtest::results::Results;
 use serde_json::Value;

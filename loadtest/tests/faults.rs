@@ -1,8 +1,6 @@
 //! Everything that can go wrong, in virtual time: a thousand seeds in which what must hold does, and mistakes made on
 //! purpose, each of which is found.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use kvlane_loadtest::faults::{End, FAULTS, Lane, Mutant, Soak, Tally, soak};
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=1000;
@@ -79,7 +77,7 @@ fn a_day_of_events_stays_within_the_budget() {
     assert!(soaked.rise().abs() < 0.25, "{:?}", soaked.bytes);
 }
 
-/// Some minutes in a release build: `cargo test --release -p kvlane-loadtest --test faults -- --ignored`.
+/// Some minutes in a release build: `cargo test --release -p kvlane-loadtest --test all faults -- --ignored`.
 #[test]
 #[ignore = "takes minutes"]
 fn a_month_of_events_stays_level() {

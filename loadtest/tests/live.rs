@@ -1,13 +1,9 @@
 //! Load in real time against simulated engines, behind the router and alone, and against endpoints that misbehave.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{collector, engine, load, nowhere, router, saying, until};
+use crate::common::{collector, engine, load, nowhere, router, saying, until};
 use kvlane_loadtest::arrivals::{Arrivals, Pattern, Ramp};
 use kvlane_loadtest::client::{Endpoint, Message, Patience, Question, Role};
 use kvlane_loadtest::http::Http;

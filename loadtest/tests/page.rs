@@ -1,17 +1,13 @@
 //! The page's own server: a load that is started, looked at, changed and stopped from outside, beside a real router.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod common;
-
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{conversations, engine, load_of, nowhere, router};
 use axum::Json;
 use axum::extract::Query;
-use common::{conversations, engine, load_of, nowhere, router};
 use futures_util::StreamExt;
 use kvlane_engine_adapters::sim::worker::Worker;
 use kvlane_loadtest::http::Http;

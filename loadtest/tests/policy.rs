@@ -1,8 +1,6 @@
 //! What the default policy promises, in virtual time: never worse than round robin, whatever the load, and near the best
 //! of the others on every workload. Tables are in `benches/POLICY.md`.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use kvlane_loadtest::simulate::{self, Mode, Row, Scenario, Settings};
 
 const MODES: [Mode; 5] =

@@ -1,8 +1,6 @@
 //! The virtual-time laboratory beside the reference deployment's tables: three simulated engines, round robin
 //! and the plain cost, the delay outside the engine on. Prints model / reference; fails outside the bands.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use kvlane_loadtest::results::LevelFigures;
 use kvlane_loadtest::simulate::{self, Mode, Row, Settings};
 use serde_json::Value;

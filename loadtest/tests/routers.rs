@@ -1,18 +1,14 @@
 //! Two routers behind a balancer: one is killed, the other takes over, and a third begins where they were.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails where it stands")]
-
-#[path = "common/processes.rs"]
-mod processes;
-
 use std::time::Duration;
 
+use crate::processes::{ALONE, Scene, until};
 use kvlane_loadtest::chaos::{Outcome, Part, Script};
-use processes::{Scene, until};
 use tokio::time::Instant;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_router_dies_alone_and_a_new_one_knows_what_it_knew() {
+    let _alone = ALONE.lock().await;
     let mut scene = Scene::start("routers", 19_220, |_| {}).await;
     let script = Script { concurrency: 16, think_s: 0.05, ..Script::default() };
     let (conversations, tally) = scene.talk(script);

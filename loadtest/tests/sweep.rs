@@ -1,15 +1,11 @@
 //! Sweeps in real time: behind the router with its modes switched, interrupted and resumed, cut short when it is too much,
 //! and against endpoints that answer nothing.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{conversations, endpoint, engine, nowhere, router, saying};
+use crate::common::{conversations, endpoint, engine, nowhere, router, saying};
 use kvlane_loadtest::arrivals::Pattern;
 use kvlane_loadtest::client::Endpoint;
 use kvlane_loadtest::live::{Collector, Course, Load};

@@ -1,15 +1,11 @@
 //! A rolling restart under load: every router, then every engine, one at a time, and no client notices.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-#[path = "common/processes.rs"]
-mod processes;
-
+use crate::processes::{ALONE, Scene, until};
 use kvlane_loadtest::chaos::{Outcome, Part, Script};
-use processes::{Scene, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn routers_and_engines_are_replaced_and_no_client_notices() {
+    let _alone = ALONE.lock().await;
     let flags = ["--set=server.drain_wait_s=1", "--drain-timeout-s=20"].map(str::to_owned);
     let mut scene = Scene::start("upgrade", 19_100, |layout| layout.router_flags = flags.to_vec()).await;
     // Some are at their next question before a router that leaves could have closed their connection.

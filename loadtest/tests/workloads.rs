@@ -1,12 +1,8 @@
 //! What is asked, through the whole path: brokered questions, groups, prompts, traces, a corpus in a bucket.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{collector, conversations, endpoint, engine, load_of, nowhere, until};
+use crate::common::{collector, conversations, endpoint, engine, load_of, nowhere, until};
 use kvlane_loadtest::arrivals::{Arrivals, Ramp};
 use kvlane_loadtest::broker::Broker;
 use kvlane_loadtest::corpus::Corpus;

@@ -1,9 +1,5 @@
 //! Keys: who is let in, to what, how much of it, and what of that others get to see.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::convert::Infallible;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -24,7 +20,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use support::{Answered, Bed, ask, engine, free_port, get, question, router, send, start, until};
+use crate::support::{Answered, Bed, ask, engine, free_port, get, question, router, send, start, until};
 
 const CHAT: &str = "/v1/chat/completions";
 

@@ -1,15 +1,11 @@
 //! Answers that break off and are gone on with by another worker.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
 
-use support::scripted::{Scripted, ready_router};
-use support::{Bed, engine, paced, post, question};
+use crate::support::scripted::{Scripted, ready_router};
+use crate::support::{Bed, engine, paced, post, question};
 
 const ON: [&str; 4] = ["--migration-limit", "5", "--set", "proxy.breaker_failures=1000"];
 

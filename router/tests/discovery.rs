@@ -1,9 +1,5 @@
 //! Workers that come and go, however they are named.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +10,7 @@ use kvlane_engine_adapters::engine_facts::{Engine, instance_of};
 use kvlane_engine_adapters::feed::FeedClock;
 use kvlane_engine_adapters::nats;
 use kvlane_engine_adapters::process::since_1970;
+use kvlane_engine_adapters::secret::bearer_in;
 use kvlane_engine_adapters::sim::worker::{Worker, WorkerOptions};
 use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_router::app::App;
@@ -26,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use support::{NatsServer, engine, get, post, question, router, start, until};
+use crate::support::{NatsServer, engine, get, post, question, router, start, until};
 
 fn url(worker: &Worker) -> String {
     format!("http://{}", worker.address())
@@ -135,8 +132,13 @@ async fn without_a_tokenizer_directory_engines_are_asked() {
 async fn workers_are_announced_and_fed_over_nats() {
     let server = NatsServer::start();
     let nats_url = format!("nats://127.0.0.1:{}", server.1);
-    let worker = start(engine()).await;
-    let app = router(&[], &["--nats-url", &nats_url]).await;
+    // The engine asks for its own key, whoever wants to know about it.
+    let own = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(own.path(), "engine-secret\n").unwrap();
+    let own_setting = format!("proxy.worker_api_key_file={}", own.path().display());
+    let worker = start(WorkerOptions { api_key: Some("engine-secret".to_owned()), ..engine() }).await;
+    assert_eq!(get(worker.address(), "/v1/models").await.status, 401);
+    let app = router(&[], &["--nats-url", &nats_url, "--set", &own_setting]).await;
     let stop = CancellationToken::new();
     let (client, connected) = nats::connect(&nats_url, "bridge").await.unwrap();
     let config = SidecarConfig {
@@ -150,6 +152,7 @@ async fn workers_are_announced_and_fed_over_nats() {
         outbox: 1000,
         publisher: 1,
         tls: ClientTls::system(),
+        authorization: Some(bearer_in(own.path()).unwrap()),
     };
     let (subjects, clock) = (Subjects::new(&Scope::default()), FeedClock::starting(since_1970()));
     let sidecar = Sidecar { config, client, connected, subjects, clock };

@@ -1,14 +1,10 @@
 //! What engines say of their caches, and what becomes of the next decision.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::{EventOptions, WorkerOptions};
 use serde_json::{Value, json};
 
-use support::{Bed, engine, follow_up, get, post, question, until};
+use crate::support::{Bed, engine, follow_up, get, post, question, until};
 
 fn cached(answer: &Value) -> u64 {
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
@@ -249,9 +245,9 @@ async fn polled_events_feed_the_index_too() {
         events: EventOptions { trtllm_buffer: Some(10_000), ..EventOptions::default() },
         ..engine()
     };
-    let worker = support::start(polled).await;
+    let worker = crate::support::start(polled).await;
     let url = format!("url=http://{},engine=trtllm", worker.address());
-    let app = support::router(&[url], &[]).await;
+    let app = crate::support::router(&[url], &[]).await;
     let bed = Bed { workers: vec![worker], app };
     bed.ready().await;
     let body = question("polled");

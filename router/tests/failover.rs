@@ -1,9 +1,5 @@
 //! What happens when workers, connections and clients misbehave.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use support::scripted::{Scripted, ready_router};
-use support::{Bed, ask, engine, next_part, paced, post, question, rest, send, until};
+use crate::support::scripted::{Scripted, ready_router};
+use crate::support::{Bed, ask, engine, next_part, paced, post, question, rest, send, until};
 
 fn streamed(topic: &str, tokens: u64) -> Value {
     let mut body = question(topic);
@@ -284,7 +280,7 @@ async fn thousands_of_idle_connections_stop_nobody() {
 
 #[tokio::test]
 async fn workers_speak_http2_without_tls_when_told() {
-    let worker = support::start(engine()).await;
+    let worker = crate::support::start(engine()).await;
     let url = format!("url=http://{},http2=true", worker.address());
     let app = ready_router(&[url], &[]).await;
     let answered = post(app.address, "/v1/chat/completions", &streamed("h2", 4)).await;

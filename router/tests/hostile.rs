@@ -1,9 +1,5 @@
 //! What comes from outside and means no good: heads, bodies, connections, and workers that somebody else names.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::convert::Infallible;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -23,7 +19,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use support::{Bed, ask, engine, free_port, get, question, router, start, until};
+use crate::support::{Bed, ask, engine, free_port, get, question, router, start, until};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -132,6 +128,54 @@ async fn an_address_has_so_many_connections() {
     .await;
     held.clear();
     until("a place", || async { alive().await.is_some() }).await;
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// Kinds and payloads of the frames until the other side closes.
+async fn frames(mut from: impl AsyncReadExt + Unpin) -> Vec<(u8, Vec<u8>)> {
+    let (mut frames, mut head) = (Vec::new(), [0; 9]);
+    while from.read_exact(&mut head).await.is_ok() {
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        if from.read_exact(&mut payload).await.is_err() {
+            break;
+        }
+        frames.push((head[3], payload));
+    }
+    frames
+}
+
+/// Streams that are taken back as soon as they are opened cost their sender the connection, and nobody else anything.
+#[tokio::test]
+async fn whoever_opens_streams_only_to_take_them_back_is_cut_off() {
+    let (headers, reset, settings, goaway) = (1, 3, 4, 7);
+    const ENHANCE_YOUR_CALM: [u8; 4] = 11_u32.to_be_bytes();
+    const CANCEL: [u8; 4] = 8_u32.to_be_bytes();
+    let bed = Bed::new(1, &[]).await;
+    let stream = TcpStream::connect(bed.address()).await.unwrap();
+    let (from, mut to) = stream.into_split();
+    let reading = tokio::spawn(frames(from));
+    let mut flood = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    flood.extend(frame(settings, 0, 0, &[]));
+    for stream in (1..20_000).step_by(2) {
+        // GET / of http://a, complete.
+        flood.extend(frame(headers, 0x5, stream, &[0x82, 0x84, 0x86, 0x41, 1, b'a']));
+        flood.extend(frame(reset, 0, stream, &CANCEL));
+    }
+    // It is closed before all of it was taken.
+    let _ = to.write_all(&flood).await;
+    let frames = reading.await.unwrap();
+    let goodbye = frames.iter().find(|(kind, _)| *kind == goaway).map(|(_, payload)| &payload[4..8]);
+    assert_eq!(goodbye, Some(&ENHANCE_YOUR_CALM[..]), "{} frames", frames.len());
+    assert_eq!(get(bed.address(), "/live").await.status, 200);
+    assert_eq!(bed.chat(&question("after the flood")).await.status, 200);
 }
 
 fn nested(depth: usize) -> String {

@@ -1,9 +1,5 @@
 //! The real binary: its settings, its signals, its end.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::io::Read;
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -18,7 +14,7 @@ use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::WorkerOptions;
 use serde_json::{Value, json};
 
-use support::{engine, free_port, get, next_part, question, rest, send, start, until};
+use crate::support::{engine, free_port, get, next_part, question, rest, send, start, until};
 
 fn kvlane() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvlane"));

@@ -1,16 +1,12 @@
 //! Documents that are written from the code say what the code says. `KVLANE_WRITE=1` writes them anew.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use kvlane_router::cli::print_reference;
 use kvlane_router::metrics::{Declared, Metrics};
 
-use support::{Bed, NatsServer, engine, get, question, router, start, until};
+use crate::support::{Bed, NatsServer, engine, get, question, router, start, until};
 
 fn is_as_written(name: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
@@ -20,7 +16,7 @@ fn is_as_written(name: &str, text: &str) {
     let written = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == text,
-        "docs/{name} is not what the code says: KVLANE_WRITE=1 cargo test --test reference"
+        "docs/{name} is not what the code says: KVLANE_WRITE=1 cargo test -p kvlane-router --test all reference"
     );
 }
 
@@ -103,7 +99,7 @@ async fn metrics_are_those_of_the_code() {
         named.into_iter().filter(|name| !all.contains_key(*name) && !LABELS.contains(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     let mut page = String::from(
-        "# Metrics\n\nWritten by `KVLANE_WRITE=1 cargo test -p kvlane-router --test reference`. `GET /metrics` of the router, on \
+        "# Metrics\n\nWritten by `KVLANE_WRITE=1 cargo test -p kvlane-router --test all reference`. `GET /metrics` of the router, on \
          its own port and on the administration's. Names that begin with `dynamo_` are Dynamo's, with its labels; `namespace` and \
          `pod` come from the scrape.\n\n| metric | kind | labels | |\n|---|---|---|---|\n",
     );

@@ -1,13 +1,9 @@
 //! Requests through the real router to simulated engines: what clients send, what engines get, what clients see.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use kvlane_engine_adapters::sim::worker::WorkerOptions;
 use serde_json::{Value, json};
 
-use support::{Bed, ask, engine, get, next_part, post, question, rest, send, until};
+use crate::support::{Bed, ask, engine, get, next_part, post, question, rest, send, until};
 
 #[tokio::test]
 async fn a_chat_is_answered_whole_and_streamed() {
@@ -187,6 +183,8 @@ async fn every_mode_places_as_it_says() {
     assert!(wrong.body.contains("one of kv, round_robin"), "{}", wrong.body);
     let wrong = switch(json!({"mode": "kv", "overlap_weight": -1})).await;
     assert!(wrong.body.contains("`overlap_weight` is -1, expected 0 to 1000000"), "{}", wrong.body);
+    let wrong = switch(json!(["round_robin"])).await;
+    assert!(wrong.status == 400 && wrong.body.contains("no JSON object, expected such as"), "{}", wrong.body);
     assert_eq!(get(bed.admin(), "/admin/mode").await.json()["mode"], "kv");
 }
 
@@ -239,7 +237,7 @@ async fn a_client_that_leaves_frees_its_place_at_once() {
 
 #[tokio::test]
 async fn without_workers_nobody_is_lied_to() {
-    let app = support::router(&[], &[]).await;
+    let app = crate::support::router(&[], &[]).await;
     assert_eq!(get(app.address, "/live").await.status, 200);
     let ready = get(app.address, "/ready").await;
     assert_eq!((ready.status.as_u16(), ready.body.as_str()), (503, "no worker has told its model yet"));

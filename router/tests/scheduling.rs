@@ -1,15 +1,11 @@
 //! Slots, waiting, priorities, the audit of overlap and several routers, through the whole path.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
 use kvlane_engine_adapters::sim::Calibration;
 use kvlane_engine_adapters::sim::worker::WorkerOptions;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use support::{
+use crate::support::{
     Answered, Bed, NatsServer, ask, engine, get, post, question, rest, router, send, start, until,
 };
 

@@ -1,17 +1,11 @@
 //! What must not be seen is not: in the log at its most talkative, in settings as they are shown, in errors.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-#[path = "../../engine-adapters/tests/support/certificates.rs"]
-mod certificates;
-mod support;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use certificates::{Authority, Files};
-use support::{free_port, get, until};
+use crate::certificates::{Authority, Files};
+use crate::support::{free_port, get, until};
 
 /// Gone with its value.
 struct Running(Child);

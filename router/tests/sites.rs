@@ -1,10 +1,6 @@
 //! The admin listener's token, and requests that browsers send for other sites' pages.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-mod support;
-
-use support::{Bed, ask, get, question, until};
+use crate::support::{Bed, ask, get, question, until};
 
 #[tokio::test]
 async fn the_admin_listener_asks_for_its_token() {

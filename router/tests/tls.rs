@@ -1,11 +1,5 @@
 //! Clients that speak TLS, those that should, and certificates that change meanwhile.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-#[path = "../../engine-adapters/tests/support/certificates.rs"]
-mod certificates;
-mod support;
-
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output};
 use std::sync::Arc;
@@ -19,8 +13,8 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use certificates::{Authority, Files, Issued, ask, client, connect, send_http1, send_http2, shown};
-use support::{engine, free_port, get, next_part, question, rest, router, start, until};
+use crate::certificates::{Authority, Files, Issued, ask, client, connect, send_http1, send_http2, shown};
+use crate::support::{engine, free_port, get, next_part, question, rest, router, start, until};
 
 /// A router that speaks TLS, before one simulated engine, and whoever signed its certificate.
 struct Secured {

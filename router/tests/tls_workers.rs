@@ -1,11 +1,5 @@
 //! Workers behind TLS: trusted, not trusted, and asking for a certificate themselves.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails where it stands")]
-
-#[path = "../../engine-adapters/tests/support/certificates.rs"]
-mod certificates;
-mod support;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,8 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::field::{Field, Visit};
 
-use certificates::{Authority, Files, Issued, ask, client, connect, send_http2};
-use support::{engine, get, post, question, rest, router, send, start, until};
+use crate::certificates::{Authority, Files, Issued, ask, client, connect, send_http2};
+use crate::support::{engine, get, post, question, rest, router, send, start, until};
 
 /// TLS in front of a worker, as a sidecar would have it, counting connections.
 struct Terminator {

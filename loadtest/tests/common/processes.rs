@@ -9,9 +9,12 @@ use std::time::Duration;
 
 use kvlane_loadtest::chaos::{Balancer, Bench, Conversations, Layout, Reference, Script, Tally};
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 const LOAD: &str = env!("CARGO_BIN_EXE_kvlane-load");
 const CONNECTIONS: usize = 1000;
+/// Held by whoever has processes running: there are ten of them to a test.
+pub(crate) static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Where the programs of this workspace are.
 pub(crate) fn programs() -> PathBuf {
