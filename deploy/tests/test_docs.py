@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -74,6 +75,11 @@ def script(path):
     return PROLOGUE + "\n".join(lines) if lines else None
 
 
+def is_taken(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def quoted(text):
     return "'" + text.replace("'", "'\\''") + "'"
 
@@ -86,9 +92,11 @@ def test_what_is_not_run_says_so(path):
 
 @pytest.mark.parametrize("path", [path for path in RUN if script(path)], ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_run(path, tmp_path):
-    for port in PORTS:
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", port)) != 0, f"port {port} is taken, expected it free for the documents' commands"
+    # Those of the document before were killed and may still be on their way out.
+    patience = time.monotonic() + 10
+    while (taken := [port for port in PORTS if is_taken(port)]) and time.monotonic() < patience:
+        time.sleep(0.1)
+    assert not taken, f"ports {taken} are taken, expected them free for the documents' commands"
     env = {**os.environ, "PATH": f"{KVLANE_BIN}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
     log = (tmp_path / "log").open("w+", encoding="utf-8")
     engines = subprocess.Popen(

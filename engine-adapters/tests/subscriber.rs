@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvlane_engine_adapters::feed::{FeedClock, FeedHealth, FeedState, IndexTarget};
@@ -90,6 +91,46 @@ async fn agree(worker: &Worker, listening: &Listening, numbers: std::ops::Range<
         assert_eq!(known, say(worker, number).await, "prompt {number}");
         until("the prompt to be known", || async { listening.held(&prompt(number), 32) == 3 }).await;
     }
+}
+
+/// An engine too busy to tell its past is asked again, and until then what it says is believed.
+#[tokio::test]
+async fn a_past_that_nobody_told_is_asked_for_again() {
+    let worker = start(publishing(Encoder::default())).await;
+    say(&worker, 1).await;
+    // Takes connections and says nothing, until it leads to the engine's own replay.
+    let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (replay, open) = (worker.replay_address().unwrap(), Arc::new(AtomicBool::new(false)));
+    let address = door.local_addr().unwrap();
+    let opened = open.clone();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((mut stream, _)) = door.accept().await {
+            if !opened.load(Ordering::Relaxed) {
+                kept.push(stream);
+                continue;
+            }
+            tokio::spawn(async move {
+                let mut engine = tokio::net::TcpStream::connect(replay).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut engine).await;
+            });
+        }
+    });
+    let events = format!("tcp://{}", worker.events_address().unwrap());
+    let listening = Listening::start(Subscription {
+        replay: Some(format!("tcp://{address}")),
+        replay_timeout: Duration::from_millis(200),
+        ask_again: Duration::from_millis(300),
+        ..Subscription::new(WORKER, events, BlockSize::new(32).unwrap())
+    });
+    listening.until_state(FeedState::Partial).await;
+    say(&worker, 2).await;
+    until("what it says meanwhile", || async { listening.held(&prompt(2), 32) == 3 }).await;
+    assert_eq!(listening.held(&prompt(1), 32), 0);
+    open.store(true, Ordering::Relaxed);
+    listening.until_state(FeedState::Live).await;
+    assert_eq!((listening.held(&prompt(1), 32), listening.held(&prompt(2), 32)), (3, 3));
+    agree(&worker, &listening, 1..4).await;
 }
 
 #[tokio::test]

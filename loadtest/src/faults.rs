@@ -17,6 +17,7 @@ mod tasks;
 mod world;
 
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,10 +54,12 @@ pub enum Mutant {
     PushesIn,
     /// Bridges go on telling what they told first.
     StaleSnapshot,
+    /// An engine whose line broke is still believed to hold what it held.
+    KeepsLost,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ReleasesEarly,
         Self::Leaks,
         Self::NoCursor,
@@ -65,6 +68,7 @@ impl Mutant {
         Self::Swallows,
         Self::PushesIn,
         Self::StaleSnapshot,
+        Self::KeepsLost,
     ];
 }
 
@@ -113,7 +117,19 @@ impl Lane {
                 trace: world.trace.take().unwrap_or_default(),
             }
         };
-        Ok(runtime.block_on(unconstrained(drive)))
+        // A panic is a finding like others, and has a seed.
+        let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(unconstrained(drive))));
+        Ok(ended.unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
+            Outcome {
+                seed,
+                tally: Tally { seeds: 1, ..Tally::default() },
+                digest: 0,
+                violation: Some(format!("it panicked: {said}")),
+                trace: Vec::new(),
+            }
+        }))
     }
 }
 
@@ -147,9 +163,12 @@ async fn drive(lab: &Lab) {
     drop(tasks);
 }
 
+/// More than anybody needs before time goes on.
+const MOST_TURNS: usize = 1 << 20;
+
 /// Everybody who can go on does, until nobody can.
 fn goes_on(lab: &Lab, tasks: &mut Tasks) {
-    loop {
+    for _ in 0..MOST_TURNS {
         let (begin, kill) = {
             let mut world = lab.borrow_mut();
             (std::mem::take(&mut world.begin), std::mem::take(&mut world.kill))
@@ -169,4 +188,5 @@ fn goes_on(lab: &Lab, tasks: &mut Tasks) {
             world.note(format_args!("r{n} waits as {place}"));
         }
     }
+    lab.borrow_mut().violate(format_args!("somebody goes on for ever and time does not"));
 }

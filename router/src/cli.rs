@@ -331,6 +331,13 @@ mod tests {
         let line = text.lines().find(|line| line.starts_with("events.nats_url")).unwrap();
         assert!(line.contains("nats://***@n:4222") && line.ends_with("environment NATS_SERVER"), "{line}");
         assert!(!text.contains("secret"));
+        for (urls, shown) in [
+            ("nats://me:secret@a:4222,nats://me:secret@b:4222", "nats://***@a:4222,nats://***@b:4222"),
+            ("me:secret@a:4222", "***@a:4222"),
+            ("nats://a:4222/x@y", "nats://a:4222/x@y"),
+        ] {
+            assert_eq!(without_passwords(&urls.into()), shown);
+        }
         let env =
             [("KVLANE_MODE".to_owned(), "kv".to_owned()), ("KVLANE_SERVICE_HOST".to_owned(), "x".to_owned())];
         let sources = Sources { env: env.into(), ..Sources::default() };

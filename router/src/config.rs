@@ -155,7 +155,7 @@ settings! {
         host: IpAddr = "'127.0.0.1'", flag "admin-host", value "ADDRESS";
         /// Its port; 0 for none
         port: u16 = "8090", flag "admin-port", value "PORT";
-        /// File with the token, or its SHA-256, that /admin/… then asks for; read again when it changes
+        /// File with the token, or `sha256:` and its SHA-256, that /admin/… then asks for; read again when it changes
         token_file: Option<PathBuf> = "''";
     }
     /// Who may ask for what.

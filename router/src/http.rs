@@ -18,14 +18,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, ORIGIN};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 pub use self::listener::{Edge, Listener};
 pub use self::tls::{ServerTls, server_pair};
-use crate::access::{Key, Site, from_elsewhere};
+use crate::access::{Key, Site, from_elsewhere, own_host};
 use crate::app::Router;
 use crate::error::{Fault, RouterError};
 use crate::openai::Endpoint;
@@ -70,6 +70,10 @@ pub async fn answer(
     if router.draining() && version < Version::HTTP_2 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
+    if version == Version::HTTP_2 {
+        let patience = Duration::from_millis(router.config.server.stalled_client_ms);
+        response = response.map(|body| body.unless_unread(patience));
+    }
     if let Some(key) = key {
         key.tell_limits(response.headers_mut());
     }
@@ -95,7 +99,14 @@ async fn public(
     if key.is_none() && !harmless {
         let origins = &router.config.server.cors_origins;
         let site = Site { origins, expected: "its origin in server.cors_origins" };
-        if let Err(error) = from_elsewhere(request.uri(), request.headers(), site) {
+        let (uri, headers) = (request.uri(), request.headers());
+        let checked = from_elsewhere(uri, headers, site).and_then(|()| {
+            // A name that was made to lead here would pass for our own.
+            let rebound = router.config.server.host.is_loopback()
+                && headers.get(ORIGIN).is_some_and(|origin| !site.lists(origin));
+            if rebound { own_host(uri, headers) } else { Ok(()) }
+        });
+        if let Err(error) = checked {
             turn_away(request, STRANGERS_BODY, STRANGERS_PATIENCE).await;
             return (Err(error), None);
         }

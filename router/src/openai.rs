@@ -141,12 +141,53 @@ struct Raw<'a> {
     cache_salt: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     priority: Option<&'a RawValue>,
+    // What leads around a key at some engine.
+    #[serde(borrow, default)]
+    extra_key: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    lora_path: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    rid: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    session_params: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    kv_transfer_params: Option<&'a RawValue>,
+}
+
+impl Raw<'_> {
+    /// Keys divide caches and bound models by fields they know. SGLang joins `extra_key` to the salt, takes an adapter
+    /// from `lora_path`, and names requests and sessions by `rid` and `session_params`; `kv_transfer_params` fetches
+    /// blocks by name.
+    fn refuse_ways_around(&self) -> Result<(), RouterError> {
+        let ways = [
+            ("extra_key", self.extra_key, "`cache_salt`"),
+            ("lora_path", self.lora_path, "the adapter's name as `model`"),
+            ("rid", self.rid, "the header `x-request-id`"),
+            ("session_params", self.session_params, "the header `x-session-id`"),
+            ("kv_transfer_params", self.kv_transfer_params, "a request without it"),
+        ];
+        match ways.into_iter().find(|(_, said, _)| said.is_some()) {
+            None => Ok(()),
+            Some((field, _, expected)) => {
+                let message = format!("`{field}` cannot be used with an API key, expected {expected}");
+                Err(RouterError::bad_request(field.to_owned(), message))
+            }
+        }
+    }
 }
 
 /// Whether any of those names is in a body, be it in a text; or something is written in a way that could hide one.
 fn may_have_edits(body: &[u8], imposed: bool) -> bool {
     let marks = ["\"stream_options\"", "\"vllm_xargs\"", "\"ext\"", "\"nvext\"", "\\u00"];
-    let theirs = ["\"cache_salt\"", "\"priority\""];
+    let theirs = [
+        "\"cache_salt\"",
+        "\"priority\"",
+        "\"extra_key\"",
+        "\"lora_path\"",
+        "\"rid\"",
+        "\"session_params\"",
+        "\"kv_transfer_params\"",
+    ];
     let marks = marks.into_iter().chain(theirs.into_iter().filter(|_| imposed));
     marks.into_iter().any(|mark| memmem::find(body, mark.as_bytes()).is_some())
 }
@@ -181,6 +222,9 @@ impl ClientRequest {
         } else {
             Raw::default()
         };
+        if imposed.is_some() {
+            raw.refuse_ways_around()?;
+        }
         let missing = |field: &str, what: &str| {
             let message = format!("`{field}` is missing, expected {what}");
             Err(RouterError::bad_request(field.to_owned(), message))
@@ -235,8 +279,11 @@ impl ClientRequest {
 pub fn salted(bytes: &Bytes, imposed: &Imposed) -> Result<Bytes, RouterError> {
     refuse_list(bytes)?;
     let raw: Raw<'_> = serde_json::from_slice(bytes).map_err(|_| json_error::<Raw<'_>>(bytes))?;
+    raw.refuse_ways_around()?;
     let own = raw.cache_salt.and_then(|salt| serde_json::from_str::<String>(salt.get()).ok());
-    let priority = raw.priority.and_then(|priority| serde_json::from_str(priority.get()).ok());
+    // What cannot be read here an engine might still read: it counts as the most urgent.
+    let number = |said: &RawValue| serde_json::from_str::<Option<i32>>(said.get()).unwrap_or(Some(i32::MIN));
+    let priority = raw.priority.and_then(number);
     let mut view = GenerateRequest { cache_salt: own, priority, ..GenerateRequest::default() };
     let edits = Edits::find(bytes, &raw, &mut view, Some(imposed));
     Ok(edits.applied(bytes, false))
@@ -468,6 +515,12 @@ mod tests {
             assert_eq!(read.view.priority, Some(expected), "{body}");
             let sent: Value = serde_json::from_slice(&read.body_for(Engine::Vllm)).unwrap();
             assert_eq!(sent["priority"], expected, "{body}");
+        }
+        // Some engines take a number in any spelling.
+        for spelt in ["-10.0", "\"-10\"", "-1e9", "-3000000000"] {
+            let body = Bytes::from(format!(r#"{{"input":"x","priority":{spelt}}}"#));
+            let sent = salted(&body, &imposed(None, Some(Priority::Normal))).unwrap();
+            assert_eq!(sent, r#"{"input":"x","priority":0}"#, "{spelt}");
         }
     }
 

@@ -11,6 +11,7 @@ mod relay;
 mod settlement;
 mod splice;
 mod sse;
+mod unread;
 mod upstream;
 mod usage;
 

@@ -381,8 +381,46 @@ async fn engines_are_shown_their_own_key_and_never_a_clients() {
     let (_, sent) = seen.iter().rfind(|(path, _)| path == CHAT).unwrap();
     assert!(!sent.contains_key("x-api-key") && !sent.contains_key("api-key"));
     assert_eq!(sent["x-other"], "stays");
-    assert_eq!(sent["x-request-id"], "team-a.mine");
+    assert_eq!(sent["x-request-id"], "team-a:mine");
     assert_eq!(sent["x-vllm-priority"], "0", "no client of this key comes before others");
+}
+
+#[tokio::test]
+async fn what_leads_around_a_key_is_refused() {
+    let keys = Keys::new(&[("team-a", "priority = 'normal'\ncache_salt = 'team-1'\nmodels = ['*']")]);
+    let (address, seen) = recorder().await;
+    let flags = ["--api-keys", keys.path.to_str().unwrap()];
+    let app = router(&[format!("http://{address}")], &flags).await;
+    let ask_with = async |path: &str, priority: &str, more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "input": "hi"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let headers = [("authorization", "Bearer team-a-secret"), ("x-vllm-priority", priority)];
+        ask(app.address, "POST", path, &headers, &body.to_string()).await
+    };
+    until("an answer", || async { ask_with(CHAT, "0", json!({})).await.status == 200 }).await;
+    for path in [CHAT, "/v1/responses", "/v1/embeddings"] {
+        for (field, value) in [
+            ("extra_key", json!("0")),
+            ("lora_path", json!("secret-adapter")),
+            ("rid", json!("another's")),
+            ("session_params", json!({"id": "another's"})),
+            ("kv_transfer_params", json!({"do_remote_prefill": true})),
+        ] {
+            let refused = ask_with(path, "0", json!({field: value})).await;
+            assert_eq!(
+                (refused.status.as_u16(), refused.json()["error"]["param"].as_str()),
+                (400, Some(field))
+            );
+            assert_eq!(ask_with(path, "0", json!({field: null})).await.status, 200, "{path} {field}");
+        }
+    }
+    // Numbers that only an engine would understand do not come before others either.
+    for urgent in ["-3000000000", "-1.5", "-2"] {
+        assert_eq!(ask_with(CHAT, urgent, json!({})).await.status, 200);
+        let seen = seen.lock().unwrap();
+        let (_, sent) = seen.iter().rfind(|(path, _)| path == CHAT).unwrap();
+        assert_eq!(sent["x-vllm-priority"], "0", "{urgent}");
+    }
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::{Bed, ask, engine, free_port, get, question, router, start, until};
+use crate::support::{Bed, ask, engine, free_port, get, paced, question, router, start, until};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -128,6 +128,57 @@ async fn an_address_has_so_many_connections() {
     .await;
     held.clear();
     until("a place", || async { alive().await.is_some() }).await;
+}
+
+/// Whoever begins to speak HTTP/2 and does not go on, or has nothing to ask any more.
+#[tokio::test]
+async fn connections_of_http2_have_their_times_as_well() {
+    let flags = ["--set", "server.head_timeout_ms=300", "--set", "server.idle_connection_ms=1500"];
+    let bed = Bed::new(1, &flags).await;
+    for beginning in ["P", "PRI * HTTP/2.0"] {
+        let mut stream = TcpStream::connect(bed.address()).await.unwrap();
+        stream.write_all(beginning.as_bytes()).await.unwrap();
+        assert_eq!(end_of(stream).await, "", "{beginning}");
+    }
+    let stream = TcpStream::connect(bed.address()).await.unwrap();
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let ended = tokio::spawn(connection);
+    let request = Request::get(format!("http://{}/live", bed.address())).body(Empty::<Bytes>::new()).unwrap();
+    assert_eq!(client.send_request(request).await.unwrap().status(), 200);
+    // Its owner keeps it, and answers when it is asked whether it is there.
+    ended.await.unwrap().unwrap();
+    drop(client);
+}
+
+/// A client that takes everything and leaves no window for an answer does not keep an engine's slot.
+#[tokio::test]
+async fn an_answer_that_nobody_reads_is_given_up() {
+    let worker = start(paced(0.2)).await;
+    let url = format!("http://{}", worker.address());
+    let app = router(&[url], &["--set", "server.stalled_client_ms=400"]).await;
+    until("the worker", || async { get(app.address, "/ready").await.status == 200 }).await;
+    let running = async || {
+        let workers = get(app.admin_address.unwrap(), "/admin/workers").await.json();
+        workers["workers"][0]["load"][0]["requests"].as_u64().unwrap_or_else(|| panic!("{workers}"))
+    };
+    let (settings, headers, data) = (4, 1, 0);
+    let body = json!({"messages": [{"role": "user", "content": "hi"}], "stream": true, "max_tokens": 2000});
+    let stream = TcpStream::connect(app.address).await.unwrap();
+    let (from, mut to) = stream.into_split();
+    let reading = tokio::spawn(frames(from));
+    let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // No window for anything that comes back.
+    said.extend(frame(settings, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    let mut head = vec![0x83, 0x86, 0x41, 1, b'a', 0x44, u8::try_from(CHAT.len()).unwrap()];
+    head.extend(CHAT.as_bytes());
+    said.extend(frame(headers, 0x4, 1, &head));
+    said.extend(frame(data, 0x1, 1, body.to_string().as_bytes()));
+    to.write_all(&said).await.unwrap();
+    until("the answer to begin", || async { running().await == 1 }).await;
+    until("the answer to be given up", || async { running().await == 0 }).await;
+    drop(to);
+    reading.abort();
 }
 
 /// A frame of HTTP/2.
@@ -356,7 +407,7 @@ async fn workers_that_others_name_are_where_they_may_be() {
     let file = dir.path().join("workers.toml");
     let own = worker.address();
     let listed = format!(
-        "workers = ['http://{own}', 'http://{elsewhere}', 'http://me:secret@{own}', 'url=http://127.0.0.1:1,events=tcp://{elsewhere}']"
+        "workers = ['http://{own}', 'http://{elsewhere}', 'url=http://127.0.0.1:1,events=tcp://{elsewhere}']"
     );
     std::fs::write(&file, listed).unwrap();
     let flags = [
@@ -370,7 +421,7 @@ async fn workers_that_others_name_are_where_they_may_be() {
     let app = router(&[], &flags).await;
     let bed = Bed { workers: vec![worker], app };
     bed.ready().await;
-    assert_eq!(bed.metric("kvlane_workers_refused_total{source=\"file\"}").await, Some(3.0));
+    assert_eq!(bed.metric("kvlane_workers_refused_total{source=\"file\"}").await, Some(2.0));
     let told = bed.admin_get("/admin/workers").await;
     assert_eq!(told["workers"].as_array().unwrap().len(), 1, "{told}");
     assert_eq!(seen.load(Ordering::SeqCst), 0, "nobody went there");

@@ -36,7 +36,7 @@ async fn the_admin_listener_asks_for_its_token() {
     }
     // By its digest, too, and read again; what cannot be used changes nothing.
     let digest = kvlane_router::access::Digest::of(b"second-token").hex();
-    std::fs::write(&file, digest).unwrap();
+    std::fs::write(&file, format!("sha256:{digest}\n")).unwrap();
     until("the second token", || async { with("second-token", "GET", "/admin/mode").await == 200 }).await;
     assert_eq!(with("first-token", "GET", "/admin/mode").await, 401);
     std::fs::write(&file, "").unwrap();
@@ -89,6 +89,13 @@ async fn the_api_takes_no_posts_of_other_sites_pages() {
             assert_eq!(answered.json()["error"]["type"], "permission_error");
             assert!(answered.body.contains("server.cors_origins"), "{}", answered.body);
         }
+    }
+    // A name that was made to lead to this machine, and one that the operator has listed behind a proxy of its own.
+    for (origin, status) in [("http://evil.example:8000", 403), ("https://chat.example", 200)] {
+        let host = origin.split_once("://").unwrap().1;
+        let headers = [("host", host), ("origin", origin)];
+        let answered = ask(bed.address(), "POST", "/v1/chat/completions", &headers, &body).await;
+        assert_eq!(answered.status, status, "{origin}: {}", answered.body);
     }
     // What changes nothing and cannot be read by the page is nobody's business.
     let origin = [("origin", "https://evil.example")];

@@ -203,19 +203,19 @@ impl NatsAccess {
 
 /// Says why there is no connection, when that is something new.
 fn tell(servers: &[Server], said: &watch::Sender<Option<Trouble>>) {
-    let failed: Vec<String> = servers
-        .iter()
-        .filter_map(|server| Some((&server.addr, server.last_error.as_ref()?)))
-        .map(|(addr, error)| format!("{}:{}: {error}", addr.host(), addr.port()))
-        .collect();
-    if failed.is_empty() {
+    let failed = || servers.iter().filter_map(|server| Some((&server.addr, server.last_error.as_ref()?)));
+    if failed().next().is_none() {
         return;
     }
-    let why = failed.join("; ");
-    // Errors come as texts.
-    let refused = ["authorization", "authentication", "certificate", "TLS", "tls", "alert"]
-        .iter()
-        .any(|word| why.contains(word));
+    let why: Vec<String> =
+        failed().map(|(addr, error)| format!("{}:{}: {error}", addr.host(), addr.port())).collect();
+    let why = why.join("; ");
+    // Errors come as texts; a server's name is none of them.
+    let words = ["authorization", "authentication", "certificate", "TLS", "tls", "alert"];
+    let refused = failed().any(|(addr, error)| {
+        let error = error.to_string().replace(addr.host(), "");
+        words.iter().any(|word| error.contains(word))
+    });
     let trouble = Trouble { why, refused };
     said.send_if_modified(|known| {
         let new = known.as_ref() != Some(&trouble);

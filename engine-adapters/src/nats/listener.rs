@@ -131,6 +131,7 @@ impl Listener {
             self.ranks.iter().filter(|(worker, rank)| !announced.contains(*worker) && silent(rank));
         gone.extend(strangers.map(|(worker, _)| *worker));
         gone.iter().for_each(|worker| self.dismiss(*worker));
+        self.forget_publishers();
         let distrusted = std::mem::take(&mut self.shared.lock().distrusted);
         distrusted.iter().for_each(|instance| self.distrust(*instance));
     }
@@ -155,6 +156,17 @@ impl Listener {
         let mut shared = self.shared.lock();
         shared.health.remove(&worker);
         shared.report.publishers = self.publishers.len();
+    }
+
+    /// Those that feed nobody here and that nobody announces: workers that others feed have such.
+    fn forget_publishers(&mut self) {
+        let mut used: HashSet<u64> = self.ranks.values().filter_map(|rank| rank.publisher).collect();
+        used.extend(self.shared.lock().announcements.all().map(|announced| announced.publisher));
+        self.publishers.retain(|publisher, state| {
+            let old = |since: &Instant| since.elapsed() > STRANGER_EXPIRES;
+            used.contains(publisher) || !matches!(state, Publisher::Live { since, .. } if old(since))
+        });
+        self.shared.lock().report.publishers = self.publishers.len();
     }
 
     fn feeds_any(&self, publisher: u64) -> bool {
@@ -191,6 +203,8 @@ impl Listener {
         if announcement.leaving {
             if self.ranks.get(&worker).is_some_and(|rank| rank.publisher == Some(publisher)) {
                 self.dismiss(worker);
+            } else if !self.feeds_any(publisher) {
+                self.publishers.remove(&publisher);
             }
             return;
         }
@@ -334,6 +348,7 @@ impl Listener {
             matches!(self.publishers.get(&envelope.publisher), Some(Publisher::Live { whole: true, .. }));
         for event in events {
             if !self.adopt(event.worker, Some(envelope.publisher)) {
+                self.not_taken(envelope.publisher);
                 continue;
             }
             let Some(rank) = self.ranks.get_mut(&event.worker) else { continue };
@@ -353,6 +368,13 @@ impl Listener {
             if let Some(event) = event.event {
                 rank.sink.apply_event(event);
             }
+        }
+    }
+
+    /// Something it said was left out: should its worker be ours later on, it has to be asked.
+    fn not_taken(&mut self, publisher: u64) {
+        if let Some(Publisher::Live { whole, .. }) = self.publishers.get_mut(&publisher) {
+            *whole = false;
         }
     }
 
@@ -412,12 +434,13 @@ impl Listener {
             // Started over meanwhile.
             _ => return,
         };
-        let whole = answer.is_some();
+        let mut whole = answer.is_some();
         let expected = match answer {
             Some((next, events)) => {
                 let mut fresh: HashSet<WorkerId> = HashSet::new();
                 for event in events {
                     if !self.adopt(event.worker, Some(publisher)) {
+                        whole = false;
                         continue;
                     }
                     let Some(rank) = self.ranks.get_mut(&event.worker) else { continue };
@@ -538,6 +561,32 @@ mod tests {
         for wrong in [0, 2, usize::MAX] {
             assert!(matches!(Parts::new(usize::MAX).take((7, wrong, 2), &payload), Gathered::Wrong));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_others_fed_is_asked_for_when_it_is_ours() {
+        let mut listener = listener();
+        let worker = WorkerId::new(1, 0);
+        let state = |listener: &Listener| listener.view().health(worker).map(|health| health.state());
+        listener.view().leave_alone(worker.instance, true);
+        for sequence in 0..3 {
+            listener.hear(message(1, 1, sequence));
+        }
+        assert_eq!(state(&listener), None);
+        listener.view().leave_alone(worker.instance, false);
+        tokio::time::advance(ASK_AGAIN * 2).await;
+        listener.hear(message(1, 1, 3));
+        assert_eq!(state(&listener), Some(FeedState::Partial), "what it said before was not taken");
+        listener.announced(&announcement(1, 1, 4));
+        let ask = listener.wanted()[0];
+        listener.restore(ask.answered(Some((4, Vec::new()))));
+        assert_eq!(state(&listener), Some(FeedState::Live));
+        // Nobody announces it, nobody is fed by it, and in time it is nobody's.
+        listener.view().leave_alone(worker.instance, true);
+        listener.hear(message(1, 1, 4));
+        tokio::time::advance(STRANGER_EXPIRES * 2).await;
+        listener.clean_up(true);
+        assert_eq!(listener.view().report().publishers, 0);
     }
 
     #[tokio::test(start_paused = true)]

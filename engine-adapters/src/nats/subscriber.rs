@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use kvlane_indexer::{BlockSize, Index};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::NatsError;
 use super::listener::{Ask, Gathered, Listener, Parts, Snapshot};
@@ -35,6 +35,8 @@ pub struct NatsFeedConfig {
     pub snapshot_timeout: Duration,
     /// Bytes of one snapshot that are gathered; a larger one is none.
     pub max_snapshot: usize,
+    /// Snapshots that may be on their way at a time.
+    pub max_asked: usize,
 }
 
 impl NatsFeedConfig {
@@ -46,6 +48,7 @@ impl NatsFeedConfig {
             max_waiting: 4096,
             snapshot_timeout: Duration::from_secs(10),
             max_snapshot: 256 << 20,
+            max_asked: 8,
         }
     }
 }
@@ -57,6 +60,7 @@ pub struct NatsFeed {
     subjects: Subjects,
     snapshot_timeout: Duration,
     max_snapshot: usize,
+    turns: Arc<Semaphore>,
     connected: watch::Receiver<u64>,
     listener: Listener,
     snapshots: (mpsc::Sender<Snapshot>, mpsc::Receiver<Snapshot>),
@@ -80,6 +84,7 @@ impl NatsFeed {
             subjects: config.subjects.clone(),
             snapshot_timeout: config.snapshot_timeout,
             max_snapshot: config.max_snapshot,
+            turns: Arc::new(Semaphore::new(config.max_asked)),
             connected,
             listener: Listener::new(config, index, clock),
             snapshots: mpsc::channel(SNAPSHOTS),
@@ -134,8 +139,10 @@ impl NatsFeed {
     fn ask(&self, ask: Ask) {
         let (client, subject) = (self.client.clone(), self.subjects.snapshot(ask.publisher));
         let (results, patience) = (self.snapshots.0.clone(), self.snapshot_timeout);
-        let parts = Parts::new(self.max_snapshot);
+        let (parts, turns) = (Parts::new(self.max_snapshot), self.turns.clone());
         tokio::spawn(async move {
+            // After the server was away all of them are asked; each has its time from when it is its turn.
+            let _turn = turns.acquire_owned().await;
             let asked = tokio::time::timeout(patience, snapshot(&client, subject, parts)).await;
             // The feed may have ended meanwhile.
             let _ = results.send(ask.answered(asked.ok().flatten())).await;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use kvlane_indexer::{BlockSize, WorkerId};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use zeromq::{
     DealerSocket, Socket, SocketEvent, SocketOptions, SocketRecv, SocketSend, SubSocket, ZmqMessage,
 };
@@ -51,6 +52,8 @@ pub struct Subscription {
     pub block_size: BlockSize,
     /// How long one answer of the replay socket may take.
     pub replay_timeout: Duration,
+    /// After this an engine that did not tell its past is asked again, and then ever more seldom.
+    pub ask_again: Duration,
 }
 
 impl Subscription {
@@ -63,6 +66,7 @@ impl Subscription {
             dialect: Dialect::default(),
             block_size,
             replay_timeout: Duration::from_secs(5),
+            ask_again: Duration::from_secs(30),
         }
     }
 
@@ -77,6 +81,8 @@ impl Subscription {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two questions for a past that is never told to its end, at most.
+const SELDOM: Duration = Duration::from_secs(3600);
 /// Read at once, at first and at most: a step's batch, which by default would take several reads.
 const READ: (usize, usize) = (1 << 10, 64 << 10);
 
@@ -169,7 +175,10 @@ impl Subscriber {
         } else if let Err(error) = self.repair().await {
             return error.into();
         }
+        let mut patience = self.subscription.ask_again;
+        let mut ask_again = Instant::now() + patience;
         loop {
+            let in_vain = self.track.asks_again() && self.subscription.replay.is_some();
             tokio::select! {
                 biased;
                 happening = happenings.next() => match happening {
@@ -190,6 +199,16 @@ impl Subscriber {
                     // The connection may still be to the old process, which will never say so.
                     self.track.sink().health().restart();
                     return Ended::Disconnected;
+                }
+                () = tokio::time::sleep_until(ask_again), if in_vain => {
+                    // What was learnt meanwhile is given up only for somebody who answers.
+                    if self.answers().await {
+                        if let Err(error) = self.repair().await {
+                            return error.into();
+                        }
+                        patience = (patience * 2).min(SELDOM);
+                    }
+                    ask_again = Instant::now() + patience;
                 }
                 message = socket.recv() => match message {
                     Ok(message) => {
@@ -244,19 +263,31 @@ impl Subscriber {
         }
     }
 
-    /// Asks for everything from `start` on.
-    async fn replay_from(&mut self, endpoint: &str, start: u64) -> Result<ReplayEnd, WrongBlockSize> {
-        let patience = self.subscription.replay_timeout;
+    /// Whether anybody answers who is asked for the past; little of it, to find out.
+    async fn answers(&self) -> bool {
+        let Some(endpoint) = &self.subscription.replay else { return false };
+        let Some(mut socket) = self.asked(endpoint, self.track.expected()).await else { return false };
+        matches!(tokio::time::timeout(self.subscription.replay_timeout, socket.recv()).await, Ok(Ok(_)))
+    }
+
+    /// Where everything from `start` on was asked for; none when nobody is there.
+    async fn asked(&self, endpoint: &str, start: u64) -> Option<DealerSocket> {
         let mut socket = DealerSocket::new();
         let request = vec![Bytes::new(), Bytes::copy_from_slice(&start.to_be_bytes())];
-        let asked = tokio::time::timeout(patience, async {
+        let asked = tokio::time::timeout(self.subscription.replay_timeout, async {
             socket.connect(endpoint).await.ok()?;
             socket.send(ZmqMessage::try_from(request).ok()?).await.ok()
         });
-        if !matches!(asked.await, Ok(Some(()))) {
+        matches!(asked.await, Ok(Some(()))).then_some(socket)
+    }
+
+    /// Goes through everything from `start` on.
+    async fn replay_from(&mut self, endpoint: &str, start: u64) -> Result<ReplayEnd, WrongBlockSize> {
+        let patience = self.subscription.replay_timeout;
+        let Some(mut socket) = self.asked(endpoint, start).await else {
             self.track.sink().health().failed(&format!("{endpoint}: no replay"));
             return Ok(ReplayEnd::Silent);
-        }
+        };
         loop {
             let Ok(Ok(reply)) = tokio::time::timeout(patience, socket.recv()).await else {
                 return Ok(ReplayEnd::Broken);

@@ -50,11 +50,19 @@ pub struct Track {
     /// The batch that could not be placed, until the past is there.
     waiting: Option<(u64, Batch)>,
     replay: Replay,
+    /// The past was asked for and nobody told it.
+    in_vain: bool,
 }
 
 impl Track {
     pub fn new(sink: Sink) -> Self {
-        Self { sink, cursor: EventCursor::default(), waiting: None, replay: Replay::default() }
+        Self {
+            sink,
+            cursor: EventCursor::default(),
+            waiting: None,
+            replay: Replay::default(),
+            in_vain: false,
+        }
     }
 
     pub fn sink(&self) -> &Sink {
@@ -122,6 +130,7 @@ impl Track {
             self.sink.forget();
             self.cursor.passed(number, 0.0);
             self.replay.began_at.get_or_insert(u64::MAX);
+            self.replay.whole = false;
             return Ok(true);
         };
         let Replay { start, began_at, stuck, .. } = &mut self.replay;
@@ -166,8 +175,14 @@ impl Track {
         self.repaired(None)
     }
 
+    /// Whether the past was asked for in vain: it may be had later, from an engine that was too busy.
+    pub fn asks_again(&self) -> bool {
+        self.in_vain && self.sink.health().state() == FeedState::Partial
+    }
+
     /// Whether anybody was asked; whether an answer came, and was all there ever was.
     fn repaired(&mut self, asked: Option<Option<bool>>) -> Result<(), WrongBlockSize> {
+        self.in_vain = asked == Some(None);
         if let Some(answer) = asked {
             self.sink.health().replayed(answer.is_some());
         }

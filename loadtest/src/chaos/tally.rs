@@ -101,6 +101,8 @@ pub struct Tally {
 
 /// What is noticed of a death may come this long after it, and before the next process is quite itself.
 const AFTERMATH: Duration = Duration::from_secs(2);
+/// The router's word for an answer that its worker did not finish.
+const BROKE_OFF: &str = "answer_broke_off";
 const MOST_EXAMPLES: usize = 20;
 const MOST_ROWS: usize = 1000;
 /// Seconds whose tokens are kept apart: a day.
@@ -249,9 +251,13 @@ impl Inner {
                 whole && router_died(last) && failed.iter().all(router_died)
             }
             (Outcome::CutTold, Some((last, failed))) => {
-                let worker = |part: &Part| matches!(part, Part::Worker(_));
-                let away = self.away(last.began, last.over);
-                whole && away.iter().any(worker) && failed.iter().all(router_died)
+                // In the middle of it, not at some other time.
+                let died = self.absences.iter().any(|absence| {
+                    let meanwhile = last.began <= absence.from && absence.from <= last.over;
+                    matches!(absence.part, Part::Worker(_)) && meanwhile
+                });
+                let told = record.why.starts_with(BROKE_OFF);
+                whole && died && told && failed.iter().all(router_died)
             }
             _ => false,
         }

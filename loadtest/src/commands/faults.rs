@@ -123,16 +123,19 @@ fn soak_for(days: f64, seed: u64) -> anyhow::Result<()> {
         soaked.departures
     );
     println!(
-        "bytes at full hours {} to {} of {} allowed, rising by {:.2} % over all; {} blocks given up; predictions took {} bytes \
+        "bytes at full hours {} to {} of {} allowed, rising by {:.2} % over all, blocks known by {:.2} %; {} blocks given up; predictions took {} bytes \
          at most",
         least.copied().unwrap_or(0),
         most.copied().unwrap_or(0),
         settings.max_bytes,
         100.0 * soaked.rise(),
+        100.0 * soaked.held_rise(),
         soaked.forgotten_blocks,
         soaked.most_predicted_bytes
     );
     println!("everybody gone: {} bytes, {} when new", soaked.rest_bytes, soaked.empty_bytes);
     ensure!(soaked.rise().abs() < FLAT, "bytes are not level");
+    let held = soaked.held_rise();
+    ensure!(held > -FLAT, "ever fewer blocks fit in: {:.2} % over all", 100.0 * held);
     Ok(())
 }

@@ -151,6 +151,7 @@ impl World {
             let settled = self.settled(n);
             if settled == Settled::No {
                 before.settled[n] = None;
+                self.check_nothing_claimed(n);
                 continue;
             }
             // Nothing that could make a difference since the last look.
@@ -164,6 +165,30 @@ impl World {
                     "3: w{n} has {there} blocks of path {path}, {known} are known ({settled:?})"
                 ));
             }
+        }
+    }
+
+    /// 3: of an engine that cannot be heard, or whose past is being asked for, nothing is claimed at all.
+    fn check_nothing_claimed(&mut self, n: usize) {
+        let Some(router) = &self.router else { return };
+        let unheard = match self.script.workers[n].plane {
+            Plane::Nowhere => false,
+            Plane::Straight { .. } => {
+                router.links[n].as_ref().is_none_or(|link| link.state != Line::Listening)
+            }
+            Plane::Bridged { .. } => {
+                let health = router.listener.view().health(worker_id(n));
+                health.is_none_or(|health| health.state() == FeedState::Repairing)
+            }
+        };
+        if !unheard {
+            return;
+        }
+        let claimed = router.index.held_blocks(worker_id(n));
+        self.tally.check("nothing_claimed");
+        if claimed > 0 {
+            let feed = self.feed_of(n);
+            self.violate(format_args!("3: {claimed} blocks of w{n} are known that cannot be ({feed})"));
         }
     }
 
@@ -285,9 +310,17 @@ impl World {
         let host = &self.hosts[n];
         // What the engine does not keep any more, nobody can tell.
         let forgotten = host.kept.front().is_some_and(|(first, _)| *first > 0);
-        self.tally.see(if forgotten { "rest_partly_replay_too_short" } else { "rest_partly_replay_failed" });
+        let bridge = self.bridges[n].as_ref().map(|bridge| &bridge.link);
+        let line = bridge.or(self.router.as_ref().and_then(|router| router.links[n].as_ref()));
+        let line = line.map(|line| (self.line_settled(n, line), line.track.asks_again()));
         let feed = self.feed_of(n);
         self.note(format_args!("w{n} is known in part only: {feed}"));
+        match line {
+            Some((Settled::Partly, _)) if forgotten => self.tally.see("rest_partly_replay_too_short"),
+            Some((Settled::Partly, true)) => self.tally.see("rest_partly_to_be_asked_again"),
+            // A bridge that knows everything could have been asked.
+            _ => self.violate(format_args!("3: w{n} stays known in part ({feed})")),
+        }
     }
 
     fn feed_of(&self, n: usize) -> String {

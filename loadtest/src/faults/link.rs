@@ -55,6 +55,7 @@ pub(super) struct Replayed {
 const FIRST_PAUSE_MS: f64 = 100.0;
 const LONGEST_PAUSE_MS: f64 = 2_000.0;
 const REPLAY_TIMEOUT_MS: f64 = 5_000.0;
+const ASK_AGAIN_MS: f64 = 30_000.0;
 
 impl Link {
     pub(super) fn new(track: Track) -> Self {
@@ -141,7 +142,8 @@ impl World {
         let mut end = ReplayEnd::Ended;
         if !batches.is_empty() && self.replay_is_cut(worker) {
             let at = self.between(0.0, batches.len() as f64) as usize;
-            if self.between(0.0, 1.0) < 0.5 {
+            // A queue that is full drops what comes then. It is empty at the first one.
+            if self.between(0.0, 1.0) < 0.5 || at == 0 {
                 batches.truncate(at);
                 end = ReplayEnd::Broken;
             } else {
@@ -179,9 +181,26 @@ impl World {
         link.state = Line::Listening;
         if link.broken {
             self.loses(ear, worker);
+        } else if link.track.asks_again() {
+            self.plan(ASK_AGAIN_MS, Happening::AsksAgain { ear, worker, line });
         }
         self.hears_waiting(ear, worker);
         self.flushes(ear, worker);
+    }
+
+    /// The past was asked for in vain, and may be had by now.
+    pub(super) fn asks_again(&mut self, ear: Ear, worker: usize, line: u64) {
+        let host = &self.hosts[worker];
+        let (up, process) = (host.condition == Condition::Up, host.process);
+        let Some(link) = self.line(ear, worker, line) else { return };
+        if link.state != Line::Listening || !link.track.asks_again() {
+            return;
+        }
+        if !up || link.to != Some(process) {
+            return self.plan(ASK_AGAIN_MS, Happening::AsksAgain { ear, worker, line });
+        }
+        self.tally.see("pasts_asked_again");
+        self.repairs(ear, worker);
     }
 
     /// A batch goes to whoever is connected.
@@ -255,8 +274,11 @@ impl World {
     }
 
     fn loses(&mut self, ear: Ear, worker: usize) {
+        let keeps = self.mutant == Some(Mutant::KeepsLost);
         let Some(link) = self.link(ear, worker) else { return };
-        link.track.lost(FeedState::Connecting);
+        if !keeps {
+            link.track.lost(FeedState::Connecting);
+        }
         let pause = link.pause_ms;
         link.pause_ms = (2.0 * pause).min(LONGEST_PAUSE_MS);
         self.note(format_args!("{ear:?} lost w{worker}"));

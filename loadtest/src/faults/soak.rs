@@ -37,6 +37,8 @@ pub struct Soaked {
     pub departures: u64,
     /// Bytes at every full hour, and of an index that never held anything.
     pub bytes: Vec<usize>,
+    /// Blocks that are known at every full hour.
+    pub held: Vec<usize>,
     pub empty_bytes: usize,
     /// Bytes when everybody is gone.
     pub rest_bytes: usize,
@@ -46,20 +48,30 @@ pub struct Soaked {
 }
 
 impl Soaked {
-    /// By how much a line through the hours' bytes rises over all of them, as a share of their mean. The first hours,
-    /// in which caches fill, are left out.
+    /// Of the hours' bytes.
     pub fn rise(&self) -> f64 {
-        let hours = &self.bytes[(self.bytes.len() / 8).min(12)..];
-        let count = hours.len() as f64;
-        let mean = hours.iter().sum::<usize>() as f64 / count.max(1.0);
-        let middle = (count - 1.0) / 2.0;
-        let (mut with, mut of) = (0.0, 0.0);
-        for (at, bytes) in hours.iter().enumerate() {
-            with += (at as f64 - middle) * (*bytes as f64 - mean);
-            of += (at as f64 - middle).powi(2);
-        }
-        if of > 0.0 && mean > 0.0 { with / of * count / mean } else { 0.0 }
+        rise_of(&self.bytes)
     }
+
+    /// Of the blocks that are known: a leak within the budget would leave ever less room for them.
+    pub fn held_rise(&self) -> f64 {
+        rise_of(&self.held)
+    }
+}
+
+/// By how much a line through the hours rises over all of them, as a share of their mean. The first hours, in which
+/// caches fill, are left out.
+fn rise_of(hours: &[usize]) -> f64 {
+    let hours = &hours[(hours.len() / 8).min(12)..];
+    let count = hours.len() as f64;
+    let mean = hours.iter().sum::<usize>() as f64 / count.max(1.0);
+    let middle = (count - 1.0) / 2.0;
+    let (mut with, mut of) = (0.0, 0.0);
+    for (at, hour) in hours.iter().enumerate() {
+        with += (at as f64 - middle) * (*hour as f64 - mean);
+        of += (at as f64 - middle).powi(2);
+    }
+    if of > 0.0 && mean > 0.0 { with / of * count / mean } else { 0.0 }
 }
 
 /// One conversation in a worker's cache: its own blocks, behind a system prompt that all share.
@@ -68,8 +80,6 @@ struct Path {
     system: usize,
     blocks: Vec<StoredBlock>,
     last: SequenceHash,
-    /// Its first block, which nobody else has.
-    first: Option<SequenceHash>,
 }
 
 #[derive(Debug)]
@@ -82,15 +92,15 @@ struct Worker {
     used: HashMap<u64, u64>,
     blocks: usize,
     conversations: u64,
-    /// Conversations that went, some of them, the latest last.
-    gone: VecDeque<Vec<SequenceHash>>,
+    /// Paths whose ends went, some of them, the latest last, and how much of each may still be there.
+    gone: VecDeque<(Vec<SequenceHash>, usize)>,
     /// When it is there again, if it is away.
     away_until: Option<u32>,
 }
 
 const SYSTEMS: usize = 16;
 const SYSTEM_BLOCKS: u64 = 48;
-/// Conversations that went and are looked for.
+/// Paths that went and are looked for.
 const REMEMBERED: usize = 64;
 const HOUR: u32 = 3600;
 /// Of every worker, in seconds: between two events, and about between two restarts.
@@ -150,6 +160,13 @@ pub fn soak(settings: &Soak, mut progress: impl FnMut(u32, usize)) -> anyhow::Re
         "everybody is gone, and left behind is {stats:?}"
     );
     (lab.soaked.rest_bytes, lab.soaked.forgotten_blocks) = (stats.bytes, stats.forgotten_blocks_total);
+    // What tables keep for the next ones has a bound that does not depend on how long it went on.
+    ensure!(
+        stats.bytes <= lab.soaked.empty_bytes + settings.max_bytes / 100,
+        "everybody is gone, and {} bytes are left; a new index has {}",
+        stats.bytes,
+        lab.soaked.empty_bytes
+    );
     Ok(lab.soaked)
 }
 
@@ -175,8 +192,9 @@ impl Worker {
 
     /// All of it gone, as with a new process.
     fn restarts(&mut self, instance: u64) {
-        let conversations = self.conversations;
-        *self = Self { conversations, ..Self::new(instance) };
+        let (conversations, mut gone) = (self.conversations, std::mem::take(&mut self.gone));
+        gone.iter_mut().for_each(|(_, most)| *most = (*most).min(SYSTEM_BLOCKS as usize));
+        *self = Self { conversations, gone, ..Self::new(instance) };
     }
 
     fn uses(&mut self, conversation: u64, clock: u64) {
@@ -230,12 +248,8 @@ impl Lab {
             self.tell(worker.id, &KvEvent::Stored { tier: Tier::Device, parent: None, blocks }, now)?;
         }
         let (last_of_system, start) = (self.systems[system].1, Vec::new());
-        let path = worker.paths.entry(conversation).or_insert(Path {
-            system,
-            blocks: start,
-            last: last_of_system,
-            first: None,
-        });
+        let path =
+            worker.paths.entry(conversation).or_insert(Path { system, blocks: start, last: last_of_system });
         let parent = Some(EngineBlockId::from(path.last.0));
         let mut blocks = Vec::new();
         for _ in 0..self.random.random_range(1..=24) {
@@ -244,7 +258,6 @@ impl Lab {
             blocks.push(stored);
         }
         path.blocks.extend(&blocks);
-        path.first = path.blocks.first().map(|block| SequenceHash(block.id.to_u64()));
         worker.blocks += blocks.len();
         let prompt: Vec<SequenceHash> = self.systems[system]
             .0
@@ -270,6 +283,12 @@ impl Lab {
             let Some(path) = worker.paths.get_mut(&conversation) else { continue };
             let gone = path.blocks.len().min(worker.blocks - capacity);
             let rest = path.blocks.len() - gone;
+            let whole = self.systems[path.system].0.iter().chain(&path.blocks);
+            let whole = whole.map(|block| SequenceHash(block.id.to_u64())).collect();
+            worker.gone.push_back((whole, SYSTEM_BLOCKS as usize + rest));
+            if worker.gone.len() > REMEMBERED {
+                worker.gone.pop_front();
+            }
             let ids: Vec<EngineBlockId> = path.blocks.drain(rest..).rev().map(|block| block.id).collect();
             worker.blocks -= ids.len();
             match path.blocks.last() {
@@ -278,12 +297,6 @@ impl Lab {
                     worker.order.push_front((conversation, clock));
                 }
                 None => {
-                    let system =
-                        self.systems[path.system].0.iter().map(|block| SequenceHash(block.id.to_u64()));
-                    worker.gone.push_back(system.chain(path.first).collect());
-                    if worker.gone.len() > REMEMBERED {
-                        worker.gone.pop_front();
-                    }
                     worker.paths.remove(&conversation);
                     worker.used.remove(&conversation);
                 }
@@ -310,15 +323,19 @@ impl Lab {
             stats.max_bytes
         );
         self.soaked.bytes.push(stats.bytes);
+        self.soaked.held.push(stats.workers.iter().map(|worker| worker.device_blocks).sum());
         self.soaked.most_predicted_bytes = self.soaked.most_predicted_bytes.max(stats.predicted_bytes);
         for worker in workers {
             let there = worker.away_until.is_none();
             let held = worker.paths.values().map(|path| {
                 let system = self.systems[path.system].0.iter();
                 let prompt = system.chain(&path.blocks).map(|block| SequenceHash(block.id.to_u64()));
-                (prompt.collect::<Vec<_>>(), if there { usize::MAX } else { 0 })
+                let prompt: Vec<SequenceHash> = prompt.collect();
+                let most = if there { prompt.len() } else { 0 };
+                (prompt, most)
             });
-            let gone = worker.gone.iter().map(|prompt| (prompt.clone(), SYSTEM_BLOCKS as usize));
+            let gone =
+                worker.gone.iter().map(|(prompt, most)| (prompt.clone(), if there { *most } else { 0 }));
             for (prompt, most) in held.chain(gone) {
                 let known = self.index.overlap(&prompt, Tick(now)).of(worker.id).device as usize;
                 ensure!(known <= most, "hour {}: {known} blocks are known, there are {most}", now / HOUR);

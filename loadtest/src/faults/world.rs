@@ -58,6 +58,11 @@ pub(super) enum Happening {
         worker: usize,
         line: u64,
     },
+    AsksAgain {
+        ear: Ear,
+        worker: usize,
+        line: u64,
+    },
     Batch {
         ear: Ear,
         worker: usize,
@@ -319,6 +324,7 @@ impl World {
             Happening::Steps { worker, process } => self.steps(worker, process),
             Happening::Comeback { worker, process } => self.comes_back(worker, process),
             Happening::Connects { ear, worker, line } => self.connects(ear, worker, line),
+            Happening::AsksAgain { ear, worker, line } => self.asks_again(ear, worker, line),
             Happening::Batch { ear, worker, line, number, bytes } => {
                 self.batch_came(ear, worker, line, number, bytes);
             }

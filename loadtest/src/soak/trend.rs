@@ -15,13 +15,18 @@ pub struct Trend {
     pub plus_minus: f64,
     /// What the slope comes to over the whole time, as a share of the mean.
     pub growth: f64,
-    /// It does not grow, as far as can be seen: zero is within the interval, or the growth below a hundredth.
+    /// By how much the last quarter lies above the first, as a share of the mean.
+    pub rise: f64,
+    /// It does not grow, as far as can be seen: zero is within the interval, or the growth below a hundredth; and the
+    /// last quarter is not far above the first, however it came there.
     pub within_noise: bool,
 }
 
 /// Stretches that samples are averaged over: about a minute each, and no fewer or more of them than this.
 const STRETCHES: (usize, usize) = (8, 240);
 const NO_MATTER: f64 = 0.01;
+/// The last quarter may lie so far above the first, and twice as much as either varies in itself.
+const LITTLE: f64 = 0.05;
 
 impl Trend {
     /// Of samples (seconds, value) in order; none for too few.
@@ -49,9 +54,23 @@ impl Trend {
         let half = t_9975(degrees) * (squares / degrees / spread).sqrt();
         let growth = if mean == 0.0 { 0.0 } else { slope * span / mean };
         let (slope_per_hour, plus_minus) = (slope * 3600.0, half * 3600.0);
-        let within_noise = slope_per_hour <= plus_minus || growth < NO_MATTER;
-        Some(Self { mean, slope_per_hour, plus_minus, growth, within_noise })
+        // A curve makes its own line look doubtful: what only grows late, or in one step, is found by its ends.
+        let quarter = values.len() / 4;
+        let ((first, before), (last, after)) =
+            (spread_of(&values[..quarter]), spread_of(&values[values.len() - quarter..]));
+        let varies = (before.powi(2) + after.powi(2)).sqrt() / std::f64::consts::SQRT_2;
+        let rises = last - first > 2.0 * varies + LITTLE * mean.abs();
+        let rise = if mean == 0.0 { 0.0 } else { (last - first) / mean };
+        let within_noise = (slope_per_hour <= plus_minus || growth < NO_MATTER) && !rises;
+        Some(Self { mean, slope_per_hour, plus_minus, growth, rise, within_noise })
     }
+}
+
+/// The mean, and the standard deviation around it.
+fn spread_of(values: &[f64]) -> (f64, f64) {
+    let mean = mean_of(values);
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (mean, (squares / values.len() as f64).sqrt())
 }
 
 /// Means of stretches of that length, empty ones left out.
@@ -91,6 +110,25 @@ mod tests {
         assert!(false_alarms <= 4, "{false_alarms} of 100 that do not grow are said to");
         let found = (0..100).filter(|seed| !Trend::of(&wandering(20.0, *seed)).unwrap().within_noise).count();
         assert!(found >= 98, "{found} of 100 that grow are found");
+    }
+
+    #[test]
+    fn what_grows_late_or_in_a_step_is_found_as_well() {
+        type Grows = fn(f64) -> f64;
+        let ways: [(&str, Grows); 4] = [
+            ("ever faster", |share| 100.0 * share * share),
+            ("doubling", |share| 100.0 * (share.exp2() - 1.0)),
+            ("from half-way on", |share| 200.0 * (share - 0.5).max(0.0)),
+            ("one step", |share| if share < 0.5 { 0.0 } else { 100.0 }),
+        ];
+        for (way, grows) in ways {
+            let found = (0..100).filter(|seed| {
+                let samples = wandering(0.0, *seed);
+                let grown = samples.iter().map(|(time, value)| (*time, value + grows(time / 3600.0)));
+                !Trend::of(&grown.collect::<Vec<_>>()).unwrap().within_noise
+            });
+            assert_eq!(found.count(), 100, "{way}");
+        }
     }
 
     #[test]

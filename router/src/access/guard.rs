@@ -19,6 +19,13 @@ pub struct Site<'a> {
     pub expected: &'static str,
 }
 
+impl Site<'_> {
+    /// Whether the operator lets that origin's pages in.
+    pub fn lists(&self, origin: &HeaderValue) -> bool {
+        self.origins.iter().any(|listed| listed == "*" || listed.as_bytes() == origin.as_bytes())
+    }
+}
+
 /// The host a request is for.
 fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<&'r str> {
     // HTTP/2 has it in place of the header.
@@ -33,8 +40,7 @@ pub fn from_elsewhere(uri: &Uri, headers: &HeaderMap, site: Site<'_>) -> Result<
         Err(RouterError::Forbidden { message })
     };
     if let Some(origin) = headers.get(ORIGIN) {
-        let listed = |listed: &String| listed == "*" || listed.as_bytes() == origin.as_bytes();
-        if site.origins.iter().any(listed) || is_own(origin, host(uri, headers)) {
+        if site.lists(origin) || is_own(origin, host(uri, headers)) {
             return Ok(());
         }
         return refused();

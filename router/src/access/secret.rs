@@ -69,10 +69,15 @@ pub(super) fn shown_secret(headers: &HeaderMap) -> Option<&[u8]> {
 /// Headers that may carry a secret of a client's.
 pub const CREDENTIALS: [&str; 3] = ["authorization", "x-api-key", "api-key"];
 
-/// A file's secret as it is known by: the file has it, or its SHA-256.
+/// Before the SHA-256 of a secret, which would look like a secret itself.
+const HASHED: &str = "sha256:";
+
+/// A file's secret as it is known by: the file has it, or `sha256:` and its SHA-256.
 pub(super) fn digest_in(path: &Path) -> Result<Digest, String> {
     let secret = secret_in(path)?;
-    Ok(Digest::parse(&secret).unwrap_or_else(|| Digest::of(secret.as_bytes())))
+    let Some(hashed) = secret.strip_prefix(HASHED) else { return Ok(Digest::of(secret.as_bytes())) };
+    let wrong = || format!("{}: expected 64 hexadecimal digits behind `{HASHED}`", path.display());
+    Digest::parse(hashed).ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -141,8 +146,15 @@ mod tests {
             (header.to_str().unwrap(), format!("{header:?}").as_str()),
             ("Bearer s3cret", "Sensitive")
         );
-        std::fs::write(&path, Digest::of(b"s3cret").hex()).unwrap();
+        let hex = Digest::of(b"s3cret").hex();
+        std::fs::write(&path, format!("sha256:{hex}")).unwrap();
         assert_eq!(digest_in(&path).unwrap(), Digest::of(b"s3cret"));
+        // Random digits are a token like any other.
+        std::fs::write(&path, &hex).unwrap();
+        assert_eq!(digest_in(&path).unwrap(), Digest::of(hex.as_bytes()));
+        std::fs::write(&path, "sha256:s3cret").unwrap();
+        let error = digest_in(&path).unwrap_err();
+        assert!(error.contains("64 hexadecimal digits") && !error.contains("s3cret"), "{error}");
         for wrong in ["", " \n", "two words", "two\nlines"] {
             std::fs::write(&path, wrong).unwrap();
             assert!(digest_in(&path).unwrap_err().contains("expected one line"), "{wrong:?}");

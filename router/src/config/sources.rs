@@ -225,12 +225,16 @@ fn masked(text: &str) -> String {
     if is_seed(text) {
         return "***".to_owned();
     }
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let authority = rest.find(['/', ',', '?']).unwrap_or(rest.len());
-    match rest[..authority].rfind('@') {
-        Some(at) => format!("{scheme}://***{}", &rest[at..]),
-        None => text.to_owned(),
-    }
+    // There may be several, apart by commas, and a scheme may be left out.
+    let shown = |url: &str| {
+        let from = url.find("://").map_or(0, |at| at + 3);
+        let authority = url[from..].find(['/', '?']).map_or(url.len(), |end| from + end);
+        match url[from..authority].rfind('@') {
+            Some(at) => format!("{}***{}", &url[..from], &url[from + at..]),
+            None => url.to_owned(),
+        }
+    };
+    text.split(',').map(shown).collect::<Vec<_>>().join(",")
 }
 
 fn default(knob: &Knob) -> Value {

@@ -42,6 +42,10 @@ pub struct WorkerSpec {
 pub(crate) fn checked_url(url: &str) -> Result<String, String> {
     let trimmed = url.trim().trim_end_matches('/');
     let uri: hyper::Uri = trimmed.parse().map_err(|error| format!("a URL: {url:?} is none ({error})"))?;
+    if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        let instead = "a URL without user and password; proxy.worker_api_key_file has what engines are shown";
+        return Err(instead.to_owned());
+    }
     match (uri.scheme_str(), uri.authority(), uri.query()) {
         (Some("http" | "https"), Some(authority), None) if !authority.host().is_empty() => {
             Ok(trimmed.to_owned())
@@ -167,6 +171,7 @@ mod tests {
         );
         for (wrong, says) in [
             ("h:8001", "http://HOST:PORT"),
+            ("http://me:secret@h:8001", "a URL without user and password"),
             ("ftp://h", "http://HOST:PORT"),
             ("url=http://h,server_name=a", "together with url=https://"),
             ("url=https://h,server_name=a b", "a host's name"),

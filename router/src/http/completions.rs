@@ -93,7 +93,8 @@ pub(super) async fn answer(
     if let Some(key) = key {
         CREDENTIALS.iter().for_each(|name| drop(headers.remove(*name)));
         // Two clients may call their requests the same, and an engine would take one for the other.
-        if let Ok(id) = HeaderValue::from_str(&format!("{}.{id}", key.name())) {
+        // Names have no colon, so what is before the first one is the key's.
+        if let Ok(id) = HeaderValue::from_str(&format!("{}:{id}", key.name())) {
             headers.insert(REQUEST_ID, id);
         }
     }
@@ -334,8 +335,8 @@ impl Asker {
             .map(str::to_owned)
             .or_else(|| request?.session());
         // vLLM's number, less being sooner; it is passed on to the engine as well.
-        let number = header(ENGINE_PRIORITY.as_str()).and_then(|number| number.parse().ok());
-        let number: Option<i32> = number.or_else(|| request?.view.priority);
+        let said = header(ENGINE_PRIORITY.as_str()).map(str::parse);
+        let number: Option<i32> = said.clone().and_then(Result::ok).or_else(|| request?.view.priority);
         let asked = match header("x-kvlane-priority") {
             Some(word) => Priority::parse(word).ok_or_else(|| {
                 let message = format!("`x-kvlane-priority` is {word:?}, expected high, normal or low");
@@ -346,7 +347,8 @@ impl Asker {
         let Some(ceiling) = key.and_then(|key| key.rules.priority) else {
             return Ok(Self { session, priority: asked, number: None });
         };
-        let told = number.unwrap_or(0);
+        // What cannot be read here an engine might still read: it counts as the most urgent.
+        let told = if matches!(said, Some(Err(_))) { i32::MIN } else { number.unwrap_or(0) };
         let too_soon = Priority::of_number(told).before(ceiling);
         let number = too_soon.then(|| ceiling.number());
         Ok(Self { session, priority: if asked.before(ceiling) { ceiling } else { asked }, number })

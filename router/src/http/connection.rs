@@ -1,6 +1,7 @@
 //! One client's connection, from its first byte to its last answer.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::last_call::{LAST_CALL, Quiet};
-use super::paced::{Pace, Paced};
+use super::paced::{Greeting, Pace, Paced};
 use super::tls::ServerTls;
 use crate::proxy::{Body, Cut};
 
@@ -70,8 +71,7 @@ where
         let mut first = [0; HTTP2.len()];
         let seen = stream.peek(&mut first).await.unwrap_or(0);
         if HTTP2.starts_with(&first[..seen]) {
-            let connection = self.both.serve_connection(TokioIo::new(stream), self.service);
-            return watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string());
+            return self.http2(stream, watcher, leaving).await;
         }
         self.http1(stream, watcher, leaving).await
     }
@@ -86,11 +86,40 @@ where
         let accepted = leaving.token().run_until_cancelled(tls.accept(stream)).await;
         let Some(Some((stream, http2))) = accepted else { return Ok(()) };
         if http2 {
-            let server = self.both.http2_only();
-            let connection = server.serve_connection(TokioIo::new(stream), self.service);
-            return watcher.watch(connection.into_owned()).await.map_err(|error| error.to_string());
+            let only = Self { both: self.both.http2_only(), ..self };
+            return only.http2(stream, watcher, leaving).await;
         }
         self.http1(stream, watcher, leaving).await
+    }
+
+    /// For those who speak HTTP/2, or may. Requests that were heard are answered, and then it is over: when the router
+    /// leaves, or when nothing has been asked for long.
+    async fn http2<I>(self, stream: I, watcher: Watcher, leaving: &Cut) -> Result<(), String>
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let quiet = Quiet::new();
+        let stream = TokioIo::new(Greeting::new(stream, self.head));
+        let mut connection = pin!(self.both.serve_connection(stream, quiet.counting(self.service)));
+        let over = async {
+            tokio::select! {
+                () = leaving.token().cancelled() => {}
+                () = quiet.wait(self.idle) => {}
+            }
+        };
+        let ended = tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = over => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        drop(watcher);
+        ended.map_err(|error| error.to_string())
     }
 
     async fn http1<I>(self, stream: I, watcher: Watcher, leaving: &Cut) -> Result<(), String>

@@ -67,12 +67,12 @@ impl Quiet {
         })
     }
 
-    /// Until nothing has been asked for `LAST_CALL`.
-    async fn wait(&self) {
+    /// Until nothing has been asked for so long.
+    pub(super) async fn wait(&self, quiet: Duration) {
         loop {
             let (requests, until) = {
                 let state = self.state.lock();
-                (state.requests, state.since + LAST_CALL)
+                (state.requests, state.since + quiet)
             };
             if requests > 0 {
                 self.freed.notified().await;
@@ -100,7 +100,7 @@ impl Quiet {
         let mut connection = pin!(connection);
         let mut over = pin!(async {
             leaving.token().cancelled().await;
-            self.wait().await;
+            self.wait(LAST_CALL).await;
         });
         let mut asked: Option<Waker> = None;
         let ended = poll_fn(|cx| {

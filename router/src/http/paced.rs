@@ -98,6 +98,68 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
     }
 }
 
+/// How HTTP/2 begins has so many bytes, and no request is shorter.
+const GREETING: usize = 24;
+
+/// A connection whose first bytes have to come in time: servers of HTTP/2 wait for them without a clock.
+#[derive(Debug)]
+pub(super) struct Greeting<S> {
+    stream: S,
+    missing: usize,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl<S> Greeting<S> {
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        Self { stream, missing: GREETING, timer: Box::pin(tokio::time::sleep(patience)) }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Greeting<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        if this.missing > 0 {
+            this.missing = this.missing.saturating_sub(buffer.filled().len() - before);
+            if read.is_pending() {
+                return this.timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Greeting<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};

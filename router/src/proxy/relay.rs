@@ -18,8 +18,9 @@ use super::continuation::{Resume, Resumed, Resuming, Resumption};
 use super::cut::Cut;
 use super::settlement::Settlement;
 use super::sse::SseWatch;
+use super::unread::Unread;
 use super::upstream::AnswerBody;
-use super::usage::Usage;
+use super::usage::{Seeker, Usage};
 use crate::error::{Failure, RouterError};
 use crate::metrics::Outcome;
 
@@ -28,6 +29,18 @@ use crate::metrics::Outcome;
 pub enum Body {
     Whole(Bytes),
     Relay(Box<Relay>),
+    Unread(Unread),
+}
+
+impl Body {
+    /// Gives an answer up that is not read for so long.
+    #[must_use]
+    pub fn unless_unread(self, patience: Duration) -> Self {
+        match self {
+            Self::Relay(relay) => Self::Unread(Unread::new(relay, patience)),
+            other => other,
+        }
+    }
 }
 
 impl Default for Body {
@@ -41,6 +54,12 @@ impl Default for Body {
 #[error("{0}")]
 pub struct BrokenOff(Failure);
 
+impl BrokenOff {
+    pub(super) fn new(failure: Failure) -> Self {
+        Self(failure)
+    }
+}
+
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = BrokenOff;
@@ -53,6 +72,7 @@ impl HttpBody for Body {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::Relay(relay) => relay.poll(cx).map(|part| part.map(|part| part.map(Frame::data))),
+            Self::Unread(answer) => answer.poll(cx).map(|part| part.map(|part| part.map(Frame::data))),
         }
     }
 
@@ -60,13 +80,14 @@ impl HttpBody for Body {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Relay(relay) => relay.over,
+            Self::Unread(answer) => answer.is_over(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Relay(_) => SizeHint::default(),
+            Self::Relay(_) | Self::Unread(_) => SizeHint::default(),
         }
     }
 }
@@ -77,12 +98,14 @@ pub enum Watch {
     Stream(SseWatch),
     /// Kept to read its usage at the end, up to a size.
     Json(BytesMut),
+    /// Too large for that: only its usage is looked for.
+    Large(Seeker),
     Unseen,
 }
 
 /// How streams end.
 const END: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
-/// Larger answers than this are not looked into.
+/// Larger answers than this are not kept.
 const MAX_JSON: usize = 4 << 20;
 
 #[derive(serde::Deserialize)]
@@ -155,7 +178,15 @@ impl Relay {
         self.resume = Some(resume);
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+    pub(super) fn cut(&self) -> &Cut {
+        &self.cut
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
         loop {
             if self.over {
                 return Poll::Ready(None);
@@ -256,8 +287,15 @@ impl Relay {
                 if whole.len() + data.len() <= MAX_JSON {
                     whole.extend_from_slice(&data);
                 } else {
-                    self.watch = Watch::Unseen;
+                    let mut seeker = Seeker::default();
+                    seeker.feed(whole);
+                    seeker.feed(&data);
+                    self.watch = Watch::Large(seeker);
                 }
+                data
+            }
+            Watch::Large(seeker) => {
+                seeker.feed(&data);
                 data
             }
             Watch::Unseen => {
@@ -287,6 +325,12 @@ impl Relay {
             Watch::Json(whole) => {
                 let answer = serde_json::from_slice::<Answer>(whole).ok();
                 self.settlement.usage(answer.and_then(|answer| answer.usage));
+                self.settlement.end(Outcome::Success);
+                self.over = true;
+                None
+            }
+            Watch::Large(seeker) => {
+                self.settlement.usage(seeker.found.take());
                 self.settlement.end(Outcome::Success);
                 self.over = true;
                 None
@@ -349,7 +393,8 @@ impl Relay {
     /// Looks for somebody who goes on with the answer. False when there is nobody to be looked for.
     fn goes_on(&mut self, failure: Failure) -> bool {
         let (Watch::Stream(watch), Some(resume)) = (&mut self.watch, &mut self.resume) else { return false };
-        if failure == Failure::ShuttingDown || watch.seen.done || watch.lacks_only_its_end() {
+        // An answer that has said its last word has nobody going on with it, whatever is missing behind that.
+        if failure == Failure::ShuttingDown || watch.seen.done || watch.has_ended() {
             return false;
         }
         let failed = self.settlement.worker_instance();

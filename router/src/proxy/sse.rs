@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::continuation::Told;
 use super::record::Record;
 use super::splice::Splice;
-use super::usage::{Filled, Usage};
+use super::usage::{Filled, Seeker, Usage};
 
 /// More than this of one event is not held back: the stream is passed on without being watched.
 const MAX_EVENT: usize = 1 << 20;
@@ -21,8 +21,8 @@ pub struct SseWatch {
     held: BytesMut,
     familiar: Familiar,
     drops_usage: bool,
-    /// Not watched any more.
-    blind: bool,
+    /// Not watched any more, but for its usage.
+    blind: Option<Box<Seeker>>,
     /// Where another may have to go on: what was said, and the event in which the engine gave up.
     record: Option<Box<Record>>,
     gave_up: Option<Bytes>,
@@ -174,7 +174,9 @@ impl SseWatch {
 
     /// What of the stream can be passed on now.
     pub fn feed(&mut self, frame: Bytes) -> Bytes {
-        if self.blind {
+        if let Some(seeker) = &mut self.blind {
+            seeker.feed(&frame);
+            self.seen.usage = seeker.found.clone();
             return frame;
         }
         let bytes = if self.held.is_empty() {
@@ -210,10 +212,12 @@ impl SseWatch {
             }
         };
         if self.held.len() > MAX_EVENT {
-            self.blind = true;
+            let (mut all, held) = (BytesMut::from(passed), self.held.split());
+            let mut seeker = Box::new(Seeker::default());
+            seeker.feed(&held);
+            self.blind = Some(seeker);
             self.seen.malformed += 1;
-            let mut all = BytesMut::from(passed);
-            all.extend_from_slice(&self.held.split());
+            all.extend_from_slice(&held);
             passed = all.freeze();
         }
         passed
@@ -227,7 +231,7 @@ impl SseWatch {
     /// What was said so far, or why nobody can go on with it.
     pub(super) fn told(&self) -> Result<Told, &'static str> {
         match &self.record {
-            Some(_) if self.blind => Err("it had an event that was too long"),
+            Some(_) if self.blind.is_some() => Err("it had an event that was too long"),
             Some(record) => record.told(),
             None => Err("it was not kept"),
         }
@@ -257,10 +261,14 @@ impl SseWatch {
         self.splice = Some(Box::new(Splice { identity, before, opened, repeats }));
     }
 
+    /// Whether every choice has said why it ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.blind.is_none() && self.seen.begun != 0 && self.seen.begun == self.seen.ended
+    }
+
     /// Whether the answer is all there, and only what ends every stream is missing.
     pub(super) fn lacks_only_its_end(&self) -> bool {
-        let Seen { done, begun, ended, error, .. } = self.seen;
-        !self.blind && !done && !error && begun != 0 && begun == ended && self.drops_usage
+        self.has_ended() && !self.seen.done && !self.seen.error && self.drops_usage
     }
 
     /// What is held back when the stream is over: the half of an event, if anything.
@@ -271,12 +279,12 @@ impl SseWatch {
     /// Whether the answer was whole when the stream ended. One that was not watched to its end counts as whole.
     pub fn complete(&self) -> bool {
         let Seen { done, begun, ended, error, .. } = self.seen;
-        self.blind || done || error || (begun != 0 && begun == ended)
+        self.blind.is_some() || done || error || (begun != 0 && begun == ended)
     }
 
     /// Whether the last bytes that were passed on may be in the middle of a line.
     pub fn in_mid_line(&self) -> bool {
-        self.blind
+        self.blind.is_some()
     }
 
     /// Looks at one event, changed first where it goes on with another's answer.

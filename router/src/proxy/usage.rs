@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bytes::{Buf, BytesMut};
+use memchr::memmem;
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
@@ -32,6 +34,65 @@ impl Usage {
             completion_tokens: self.completion_tokens.or(before.completion_tokens),
             prompt_tokens_details: self.prompt_tokens_details.or(before.prompt_tokens_details),
         }
+    }
+}
+
+/// Looks for the last usage in bytes that are too many to be kept.
+///
+/// Within a text a quote is escaped, so what is found is a field; of several the last one counts, as engines say it behind
+/// what they generated.
+#[derive(Debug, Default)]
+pub struct Seeker {
+    /// The end of what came, where a field may begin that is not all there yet.
+    tail: BytesMut,
+    pub(super) found: Option<Usage>,
+}
+
+const FIELD: &[u8] = b"\"usage\":";
+/// No usage is longer.
+const LONGEST: usize = 4 << 10;
+
+impl Seeker {
+    pub(super) fn feed(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        // From here on it may go on in what comes next.
+        let mut open = self.tail.len().saturating_sub(FIELD.len() - 1);
+        for at in memmem::find_iter(&self.tail, FIELD) {
+            let value = &self.tail[at + FIELD.len()..];
+            let mut values = serde_json::Deserializer::from_slice(value).into_iter::<Option<Usage>>();
+            match values.next() {
+                Some(Ok(usage)) => self.found = usage.or(self.found.take()),
+                Some(Err(error)) if error.is_eof() && value.len() < LONGEST => open = open.min(at),
+                None => open = open.min(at),
+                Some(Err(_)) => {}
+            }
+        }
+        self.tail.advance(open);
+    }
+}
+
+#[cfg(test)]
+mod seeker_tests {
+    use super::*;
+
+    #[test]
+    fn the_last_usage_is_found_however_it_is_cut() {
+        let text = r#"{"choices":[{"message":{"content":"\"usage\":{\"completion_tokens\":1}"}}],
+            "usage":{"prompt_tokens":7},"x":1,"usage":{"prompt_tokens":9,"completion_tokens":12},"usage":null,"y":[]}"#;
+        for size in [1, 2, 3, 7, 64, text.len()] {
+            let mut seeker = Seeker::default();
+            text.as_bytes().chunks(size).for_each(|chunk| seeker.feed(chunk));
+            let found = seeker.found.unwrap();
+            assert_eq!((found.prompt_tokens, found.completion_tokens), (Some(9), Some(12)), "by {size}");
+        }
+        // What never ends is not kept.
+        let mut seeker = Seeker::default();
+        seeker.feed(b"{\"usage\":{\"a\":\"");
+        for _ in 0..1000 {
+            seeker.feed(&[b'x'; 1000]);
+            assert!(seeker.tail.len() <= LONGEST + 1024, "{}", seeker.tail.len());
+        }
+        assert_eq!(seeker.found, None);
     }
 }
 

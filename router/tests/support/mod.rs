@@ -11,6 +11,7 @@ pub(crate) mod scripted;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -43,8 +44,12 @@ pub(crate) struct Bed {
     pub(crate) app: App,
 }
 
+/// Below those that the system gives to connections, one of which could take it before it is used.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 21_000 + (std::process::id() % 512) as u16 * 16;
+    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed) % 2048);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// A router for these URLs, not waited for.
