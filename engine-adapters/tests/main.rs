@@ -10,6 +10,8 @@ mod certificates;
 mod clients;
 mod nats;
 mod nats_tls;
+#[path = "support/ports.rs"]
+mod ports;
 mod subscriber;
 mod support;
 mod templates;

@@ -1,6 +1,6 @@
 //! From an engine through a bridge and a real NATS server into an index, with everything that can break on the way.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ fn servers() -> [PathBuf; 2] {
 
 impl Server {
     fn start(binary: &Path) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = crate::ports::free_port();
         Self { child: Self::spawn(binary, port), binary: binary.to_owned(), port }
     }
 

@@ -1,6 +1,5 @@
 //! Real NATS servers that want TLS, an nkey, credentials or a token, and what is said when they do not get them.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -24,7 +23,7 @@ impl Server {
     fn start(files: &Files, config: &str) -> Self {
         let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/venv/bin/nats-server");
         assert!(binary.exists(), "{} is missing, expected it from `make setup-clients`", binary.display());
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = crate::ports::free_port();
         let config = files.write("server.conf", &format!("listen: 127.0.0.1:{port}\n{config}"));
         let quiet = || Stdio::null();
         let child =

@@ -1,7 +1,6 @@
 //! Listening straight to engines: a simulated one that misbehaves, and a publisher on the real libzmq.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use kvlane_engine_adapters::vllm::wire::{Encoder, Naming, Spelling};
 use kvlane_indexer::{BlockHasher, BlockSize, Index, IndexConfig, Namespace, Tick, WorkerId};
 use serde_json::{Value, json};
 
+use crate::ports::free_port;
 use crate::support::{options, post, publishing, start, until};
 
 const WORKER: WorkerId = WorkerId::new(3, 0);
@@ -244,10 +244,6 @@ struct Libzmq {
     output: BufReader<ChildStdout>,
     events: u16,
     replay: u16,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Libzmq {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -47,16 +47,48 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
+/// Where our router's administration is, and what it asks for.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    pub(crate) url: String,
+    authorization: Option<HeaderValue>,
+}
+
+impl Admin {
+    pub fn new(url: &str, authorization: Option<HeaderValue>) -> Self {
+        Self { url: url.trim_end_matches('/').to_owned(), authorization }
+    }
+
+    pub(crate) fn http(&self, patience: Duration) -> anyhow::Result<Http> {
+        Ok(Http { authorization: self.authorization.clone(), ..Http::new(patience)? })
+    }
+}
+
+impl From<&str> for Admin {
+    /// One that asks for nothing.
+    fn from(url: &str) -> Self {
+        Self::new(url, None)
+    }
+}
+
+impl From<&String> for Admin {
+    fn from(url: &String) -> Self {
+        Self::new(url, None)
+    }
+}
+
 /// Asks for small things that are answered whole.
 #[derive(Clone, Debug)]
 pub struct Http {
     connections: Connections,
     patience: Duration,
+    /// Shown with every question.
+    authorization: Option<HeaderValue>,
 }
 
 impl Http {
     pub fn new(patience: Duration) -> anyhow::Result<Self> {
-        Ok(Self { connections: connections(patience)?, patience })
+        Ok(Self { connections: connections(patience)?, patience, authorization: None })
     }
 
     pub async fn get(&self, url: &str, most_bytes: usize) -> anyhow::Result<Bytes> {
@@ -70,7 +102,10 @@ impl Http {
     async fn ask(&self, method: Method, url: &str, body: Bytes, most_bytes: usize) -> anyhow::Result<Bytes> {
         let json = HeaderValue::from_static("application/json");
         let request = Request::builder().method(method).uri(url).header(CONTENT_TYPE, json);
-        let request = request.body(Full::new(body)).with_context(|| url.to_owned())?;
+        let mut request = request.body(Full::new(body)).with_context(|| url.to_owned())?;
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
         let asked = async {
             let response = self.connections.request(request).await?;
             let status = response.status();

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{conversations, endpoint, engine, nowhere, router, saying};
+use crate::common::{conversations, endpoint, engine, nowhere, router, router_with, saying};
+use kvlane_engine_adapters::secret::bearer_in;
 use kvlane_loadtest::arrivals::Pattern;
 use kvlane_loadtest::client::Endpoint;
+use kvlane_loadtest::http::Admin;
 use kvlane_loadtest::live::{Collector, Course, Load};
 use kvlane_loadtest::measure::Objective;
 use kvlane_loadtest::report;
@@ -81,6 +83,22 @@ async fn sweep(
     });
     let results = tokio::time::timeout(Duration::from_secs(120), running).await.expect("never a hang")?;
     Ok((results, cells))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administration_is_shown_the_token_it_asks_for() {
+    let token = file("token");
+    std::fs::write(&token, "admin-secret").unwrap();
+    let setting = format!("admin.token_file={}", token.display());
+    let app = router_with(&[engine(20.0).await], &["--set", &setting]).await;
+    let url = format!("http://{}", app.admin_address.unwrap());
+    let shown = Switch::router(Admin::new(&url, Some(bearer_in(&token).unwrap())));
+    shown.to("round_robin", true).await.unwrap();
+    assert_eq!(app.router.mode().name(), "round_robin");
+    shown.back().await.unwrap();
+    assert_eq!(app.router.mode().name(), "kv");
+    let error = format!("{:#}", Switch::router(&url).to("round_robin", true).await.unwrap_err());
+    assert!(error.contains("401") && !error.contains("admin-secret"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -245,4 +245,13 @@ async fn an_answer_that_has_all_its_tokens_is_ended_here() {
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "stream": true});
     let seen = told(&post(app.address, "/v1/chat/completions", &body).await.body);
     assert_eq!((seen.finish, seen.errors.len(), seen.text), (vec!["stop".to_owned()], 0, "The".to_owned()));
+    // Nor does one whose engine dies behind its last word: its client misses the usage, and nobody speaks on.
+    let gave_up = "data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n".to_owned();
+    let late = answer(&[says("The"), chunk("x", "{}", "\"stop\""), gave_up]);
+    let (one, other) = (Scripted::start(late).await, Scripted::start(late).await);
+    let app = ready_router(&[one.url(), other.url()], &ON).await;
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "stream": true, "stream_options": {"include_usage": true}});
+    let seen = told(&post(app.address, "/v1/chat/completions", &body).await.body);
+    assert_eq!((seen.finish, seen.errors.len(), seen.text), (vec!["stop".to_owned()], 1, "The".to_owned()));
+    assert_eq!(one.asked.load(Ordering::SeqCst) + other.asked.load(Ordering::SeqCst), 1);
 }

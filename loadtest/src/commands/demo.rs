@@ -175,7 +175,8 @@ async fn show(arguments: &Demo, children: &mut Children, opened: &OnceCell<Arc<W
     );
     let prepared = endpoint_flags(&router, &admin, arguments)?.prepare().await?;
     let note = (!arguments.outside_delay).then_some(NOTE);
-    let mut web = arguments.page.page(prepared, Some(&admin), arguments.concurrency, speed, note)?;
+    let mut web =
+        arguments.page.page(prepared, Some(admin.as_str().into()), arguments.concurrency, speed, note)?;
     web.mode_is_theirs = arguments.flip.is_some();
     let web = opened.get_or_init(|| Arc::new(web)).clone();
     let page = SocketAddr::new(arguments.page_host, page_port);

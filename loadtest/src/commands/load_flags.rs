@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
+use kvlane_engine_adapters::secret::bearer_in;
 use kvlane_loadtest::broker::{self, Broker};
 use kvlane_loadtest::client::{Endpoint, Patience};
 use kvlane_loadtest::corpus::Corpus;
+use kvlane_loadtest::http::Admin;
 use kvlane_loadtest::live::{Collector, Decisions, Load};
 use kvlane_loadtest::measure::Objective;
 use kvlane_loadtest::think::Think;
@@ -56,6 +58,9 @@ pub(crate) struct LoadFlags {
     /// The administration of our router: decisions are joined by request id, and sweeps switch modes
     #[arg(long, value_name = "URL", help_heading = "Endpoint")]
     pub(crate) admin_url: Option<String>,
+    /// File with the token that it asks for
+    #[arg(long, value_name = "FILE", env = "KVLANE_ADMIN_TOKEN_FILE", help_heading = "Endpoint")]
+    admin_token_file: Option<PathBuf>,
     /// Seconds an endpoint may be silent before a request is given up, and that a request may take
     #[arg(long, default_value_t = 120.0, value_name = "S", help_heading = "Endpoint")]
     silence: f64,
@@ -156,6 +161,13 @@ fn between(name: &str, value: f64, least: f64, most: f64) -> anyhow::Result<()> 
 }
 
 impl LoadFlags {
+    /// Our router's administration, where it is named.
+    pub(crate) fn admin(&self) -> anyhow::Result<Option<Admin>> {
+        let token = self.admin_token_file.as_deref().map(bearer_in).transpose();
+        let token = token.map_err(|error| anyhow::anyhow!("--admin-token-file: {error}"))?;
+        Ok(self.admin_url.as_deref().map(|url| Admin::new(url, token)))
+    }
+
     pub(crate) fn objective(&self) -> Objective {
         Objective { ttft_s: self.ttft_slo / 1e3, tpot_s: self.tpot_slo / 1e3 }
     }
@@ -325,7 +337,7 @@ impl Prepared {
         names_session: bool,
         collector: Arc<Collector>,
     ) -> anyhow::Result<Load> {
-        let decisions = self.flags.admin_url.as_deref().map(Decisions::new).transpose()?;
+        let decisions = self.flags.admin()?.map(Decisions::new).transpose()?;
         let names_session = names_session || self.flags.session_ids;
         let (endpoint, workload) = (self.endpoint.clone(), self.workload(seed)?);
         Ok(Load { endpoint, workload, names_session, decisions, seed, collector })

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use kvlane_loadtest::http::Admin;
 use kvlane_loadtest::live::{Book, Shown};
 use kvlane_loadtest::web::{About, Administration, Baselines, Infrastructure, Play, Stage, Web};
 
@@ -39,7 +40,7 @@ impl PageFlags {
     pub(crate) fn page(
         &self,
         prepared: Prepared,
-        admin: Option<&str>,
+        admin: Option<Admin>,
         concurrency: usize,
         speed: f64,
         note: Option<&str>,

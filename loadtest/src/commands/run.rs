@@ -95,7 +95,7 @@ async fn measure(arguments: &Run, arrivals: Arrivals, course: Course) -> anyhow:
     let mut web = Web::watching(shown.clone(), about)?;
     // What is said is not for everybody who can reach the figures.
     web.book = Book::new(arguments.listen.is_some_and(|address| address.ip().is_loopback()));
-    web.router = arguments.load.admin_url.as_deref().map(Administration::new).transpose()?;
+    web.router = arguments.load.admin()?.map(Administration::new).transpose()?;
     let web = Arc::new(web);
     let collector = Collector::keeping(
         prepared.objective,

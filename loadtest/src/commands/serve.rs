@@ -68,12 +68,13 @@ pub(crate) fn serve(arguments: &Serve) -> anyhow::Result<ExitCode> {
 
 async fn show(arguments: &Serve, opened: &OnceCell<Arc<Web>>) -> anyhow::Result<()> {
     let prepared = arguments.load.clone().prepare().await?;
-    let admin = arguments.load.admin_url.as_deref();
+    let admin = arguments.load.admin()?;
+    let administered = admin.is_some();
     let web = arguments.page.page(prepared, admin, arguments.concurrency, 1.0, None)?;
     let web = opened.get_or_init(|| Arc::new(web)).clone();
     let (page, server) = open(arguments.listen, web.clone()).await.context("--listen")?;
     eprintln!("the page is at http://{page}/, metrics are at http://{page}/metrics");
-    if admin.is_none() {
+    if !administered {
         eprintln!(
             "without --admin-url the page cannot switch modes, explain decisions or show workers and the tree"
         );

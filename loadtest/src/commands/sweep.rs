@@ -168,7 +168,7 @@ pub(crate) fn sweep(arguments: &Sweep) -> anyhow::Result<ExitCode> {
 
 async fn measure(arguments: &Sweep, plan: Plan) -> anyhow::Result<ExitCode> {
     let prepared = arguments.load.clone().prepare().await?;
-    let switch = match (&arguments.load.admin_url, &arguments.switch) {
+    let switch = match (arguments.load.admin()?, &arguments.switch) {
         (Some(admin), _) if plan.mode_given => Switch::router(admin),
         (_, Some(command)) => {
             Switch::Command { command: command.clone(), endpoint: Box::new(prepared.endpoint.clone()) }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::http::Http;
+use crate::http::{Admin, Http};
 use crate::measure::Measured;
 
 /// Where they are looked up.
@@ -56,9 +56,10 @@ const MOST_BYTES: usize = 1 << 20;
 const MOST_SHOWN: usize = 8;
 
 impl Decisions {
-    /// `admin` is the base address of the router's administration.
-    pub fn new(admin: &str) -> anyhow::Result<Self> {
-        Ok(Self { http: Http::new(PATIENCE)?, admin: admin.trim_end_matches('/').to_owned() })
+    /// By whom they are told.
+    pub fn new(admin: impl Into<Admin>) -> anyhow::Result<Self> {
+        let admin: Admin = admin.into();
+        Ok(Self { http: admin.http(PATIENCE)?, admin: admin.url })
     }
 
     /// None when it is not remembered, or nobody answers.

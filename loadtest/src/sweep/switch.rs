@@ -9,14 +9,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::client::Endpoint;
-use crate::http::Http;
+use crate::http::Admin;
 
 #[derive(Clone, Debug)]
 pub enum Switch {
     /// It is what it is.
     Nothing,
     /// Our router, at the address of its administration. Caches are emptied. It is put back into the mode it had.
-    Router { admin: String, before: Arc<Mutex<Option<Value>>> },
+    Router { admin: Admin, before: Arc<Mutex<Option<Value>>> },
     /// A command run by a shell, with MODE set; then it is waited for until the endpoint answers.
     Command { command: String, endpoint: Box<Endpoint> },
 }
@@ -26,8 +26,8 @@ const READY: Duration = Duration::from_secs(900);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Switch {
-    pub fn router(admin: &str) -> Self {
-        Self::Router { admin: admin.trim_end_matches('/').to_owned(), before: Arc::default() }
+    pub fn router(admin: impl Into<Admin>) -> Self {
+        Self::Router { admin: admin.into(), before: Arc::default() }
     }
 
     /// What to tell our router for each mode.
@@ -64,9 +64,9 @@ impl Switch {
             Self::Nothing => bail!("nobody switches to mode {mode}, expected --admin-url or --switch"),
             Self::Router { admin, before } => {
                 if before.lock().is_none() {
-                    let http = Http::new(PATIENCE)?;
-                    let mode = http
-                        .get(&format!("{admin}/admin/mode"), 1 << 16)
+                    let mode = admin
+                        .http(PATIENCE)?
+                        .get(&format!("{}/admin/mode", admin.url), 1 << 16)
                         .await
                         .context("the router's mode")?;
                     *before.lock() = Some(serde_json::from_slice(&mode).context("the router's mode")?);
@@ -85,16 +85,17 @@ impl Switch {
             "mode": before["mode"], "policy": before["policy"], "overlap_weight": before["overlap_weight"],
             "temperature": before["temperature"],
         });
-        Http::new(PATIENCE)?
-            .post(&format!("{admin}/admin/mode"), &told)
+        admin
+            .http(PATIENCE)?
+            .post(&format!("{}/admin/mode", admin.url), &told)
             .await
             .context("the router's mode")?;
         Ok(())
     }
 }
 
-async fn router(admin: &str, mode: &str) -> anyhow::Result<Vec<String>> {
-    let http = Http::new(PATIENCE)?;
+async fn router(admin: &Admin, mode: &str) -> anyhow::Result<Vec<String>> {
+    let (http, admin) = (admin.http(PATIENCE)?, &admin.url);
     let Some((_, name, policy)) = Switch::MODES.iter().find(|(known, ..)| *known == mode) else {
         bail!("mode is {mode}, expected one that the router has");
     };

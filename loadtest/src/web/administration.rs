@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::http::{Http, Refused};
+use crate::http::{Admin, Http, Refused};
 
 #[derive(Clone, Debug)]
 pub struct Administration {
     http: Http,
-    base: String,
+    admin: Admin,
 }
 
 /// Emptying caches may wait for engines.
@@ -18,22 +18,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_BYTES: usize = 8 << 20;
 
 impl Administration {
-    /// `base` is its address.
-    pub fn new(base: &str) -> anyhow::Result<Self> {
-        Ok(Self { http: Http::new(PATIENCE)?, base: base.trim_end_matches('/').to_owned() })
+    pub fn new(admin: impl Into<Admin>) -> anyhow::Result<Self> {
+        let admin: Admin = admin.into();
+        Ok(Self { http: admin.http(PATIENCE)?, admin })
     }
 
-    pub(super) fn base(&self) -> &str {
-        &self.base
+    pub(super) fn admin(&self) -> &Admin {
+        &self.admin
     }
 
     async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let answer = self.http.get(&format!("{}{path}", self.base), MOST_BYTES).await;
+        let answer = self.http.get(&format!("{}{path}", self.admin.url), MOST_BYTES).await;
         serde_json::from_slice(&answer.map_err(|error| told(&error))?).with_context(|| path.to_owned())
     }
 
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let answer = self.http.post(&format!("{}{path}", self.base), body).await;
+        let answer = self.http.post(&format!("{}{path}", self.admin.url), body).await;
         serde_json::from_slice(&answer.map_err(|error| told(&error))?).with_context(|| path.to_owned())
     }
 
@@ -70,7 +70,7 @@ impl Administration {
     }
 
     pub(super) async fn metrics(&self) -> anyhow::Result<String> {
-        let answer = self.http.get(&format!("{}/metrics", self.base), MOST_BYTES).await?;
+        let answer = self.http.get(&format!("{}/metrics", self.admin.url), MOST_BYTES).await?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }

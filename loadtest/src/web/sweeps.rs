@@ -484,7 +484,7 @@ async fn measure(entry: &Arc<Entry>, web: &Arc<Web>, wanted: Wanted, id: u64) ->
         conditions,
         plan,
         objective: web.about.objective,
-        switch: Switch::router(router.base()),
+        switch: Switch::router(router.admin().clone()),
         load: &make,
         pattern: Pattern::Poisson,
         most: 10_000,

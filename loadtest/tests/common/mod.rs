@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
+#[path = "../../../engine-adapters/tests/support/ports.rs"]
+mod ports;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +26,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use ports::free_port;
+
 /// An engine at so many times its speed, that tells of its cache.
 pub(crate) async fn engine(speed: f64) -> Worker {
     let calibration = Calibration { block_tokens: 32, ..Calibration::preset("h200-llama70b-fp8").unwrap() };
@@ -41,11 +46,16 @@ pub(crate) async fn engine(speed: f64) -> Worker {
 }
 
 pub(crate) async fn router(workers: &[Worker]) -> App {
+    router_with(workers, &[]).await
+}
+
+pub(crate) async fn router_with(workers: &[Worker], more: &[&str]) -> App {
     let specs: Vec<String> = workers.iter().map(|worker| format!("http://{}", worker.address())).collect();
     // Port 0 is no administration at all.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let free = free_port().to_string();
     let mut flags =
         vec!["--host", "127.0.0.1", "--port", "0", "--admin-port", &free, "--decision-headers", "true"];
+    flags.extend(more);
     specs.iter().for_each(|spec| flags.extend(["--worker", spec.as_str()]));
     let (config, settings) = config_of(&flags).unwrap();
     let app = App::start(config, &settings, since_1970()).await.unwrap();

@@ -3,15 +3,16 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
 
+#[path = "../../../engine-adapters/tests/support/ports.rs"]
+mod ports;
 #[path = "../../../engine-adapters/tests/support/mod.rs"]
 mod workers;
 
 pub(crate) mod scripted;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -25,6 +26,7 @@ use kvlane_router::app::App;
 use kvlane_router::cli::config_of;
 use serde_json::{Value, json};
 
+pub(crate) use ports::free_port;
 #[allow(unused_imports, reason = "each test file uses its part")]
 pub(crate) use workers::{Answered, ask, get, post, publishing, send, start, until};
 
@@ -42,14 +44,6 @@ pub(crate) fn paced(speed: f64) -> WorkerOptions {
 pub(crate) struct Bed {
     pub(crate) workers: Vec<Worker>,
     pub(crate) app: App,
-}
-
-/// Below those that the system gives to connections, one of which could take it before it is used.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 21_000 + (std::process::id() % 512) as u16 * 16;
-    let mut ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed) % 2048);
-    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// A router for these URLs, not waited for.
