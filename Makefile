@@ -160,6 +160,8 @@ lint: setup $(DENY)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features --locked -- -D warnings
 	$(DENY) check licenses bans sources
+	@# Code that only fuzz targets see is compiled nowhere else.
+	RUSTFLAGS='--cfg fuzzing' $(CARGO) check --locked --manifest-path benches/fuzz/Cargo.toml --target-dir target/fuzz-check
 
 # Needs cargo-fuzz and a C++ compiler. FUZZ_SECONDS each (600), FUZZ_JOBS at a time (1); TARGETS='sse_relay prompt' chooses.
 fuzz:

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use kvlane_engine_adapters::model::Model;
 use kvlane_engine_adapters::openai;
+use kvlane_engine_adapters::tls::ClientTls;
 use kvlane_indexer::{BlockHasher, BlockSize, Namespace};
 use kvlane_router::openai::{ClientRequest, Endpoint};
 use kvlane_router::preprocess::{Blocks, Pool, Preprocessor, Prompt, Words};
@@ -17,7 +18,7 @@ use libfuzzer_sys::fuzz_target;
 static MODEL: LazyLock<Arc<Model>> = LazyLock::new(|| Arc::new(Model::embedded().unwrap()));
 /// So small that pieces come and go.
 static PREPROCESSOR: LazyLock<Preprocessor> =
-    LazyLock::new(|| Preprocessor::new(Pool::new(1, 1 << 30, 16), 1 << 16));
+    LazyLock::new(|| Preprocessor::new(Pool::new(1, 1 << 30, 16), 1 << 16, ClientTls::system()));
 
 /// Longer requests would go to threads of their own.
 const LONGEST: usize = 32 << 10;
