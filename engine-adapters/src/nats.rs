@@ -3,6 +3,7 @@
 mod access;
 mod announcements;
 mod listener;
+mod parts;
 mod subscriber;
 mod view;
 
@@ -13,7 +14,8 @@ use tokio::sync::watch;
 
 pub use self::access::{NatsAccess, NatsConnection, NatsIdentity, Trouble, is_seed};
 pub use self::announcements::{Announcement, Announcements};
-pub use self::listener::{Ask, Gathered, Listener, Parts, Snapshot};
+pub use self::listener::{Ask, Listener, Snapshot};
+pub use self::parts::{Gathered, Parts};
 pub use self::subscriber::{NatsFeed, NatsFeedConfig};
 pub use self::view::{NatsReport, NatsView};
 

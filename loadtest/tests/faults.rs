@@ -73,15 +73,7 @@ fn a_day_of_events_stays_within_the_budget() {
     assert_eq!(soaked.bytes.len(), 24);
     assert!(soaked.forgotten_blocks > 0, "the budget was never met");
     assert!(soaked.restarts > 0 && soaked.departures > 0, "{soaked:?}");
-    // A single day is short for a line; a month is level, see docs/faults.md.
+    // A single day is short for a line; `kvlane-load faults --soak-days 30` holds a month to a twentieth.
     assert!(soaked.rise().abs() < 0.25, "{:?}", soaked.bytes);
     assert!(soaked.held_rise() > -0.25, "{:?}", soaked.held);
-}
-
-/// Some minutes in a release build: `cargo test --release -p kvlane-loadtest --test all faults -- --ignored`.
-#[test]
-#[ignore = "takes minutes"]
-fn a_month_of_events_stays_level() {
-    let soaked = soak(&Soak::default(), |_, _| ()).unwrap();
-    assert!(soaked.rise().abs() < 0.05 && soaked.held_rise() > -0.05, "{:?}", soaked.held);
 }

@@ -17,7 +17,8 @@ use kvlane_indexer::{BlockSize, Index};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::NatsError;
-use super::listener::{Ask, Gathered, Listener, Parts, Snapshot};
+use super::listener::{Ask, Listener, Snapshot};
+use super::parts::{Gathered, Parts};
 use super::view::NatsView;
 use crate::bridge::{SNAPSHOT_CHUNK, SNAPSHOT_NEXT};
 use crate::dynamo::{RouterEvent, Subjects};
