@@ -176,7 +176,8 @@ impl SseWatch {
     pub fn feed(&mut self, frame: Bytes) -> Bytes {
         if let Some(seeker) = &mut self.blind {
             seeker.feed(&frame);
-            self.seen.usage = seeker.found.clone();
+            // What was seen before it went blind stays, until there is more.
+            self.seen.usage = seeker.found.clone().or(self.seen.usage.take());
             return frame;
         }
         let bytes = if self.held.is_empty() {
@@ -215,6 +216,7 @@ impl SseWatch {
             let (mut all, held) = (BytesMut::from(passed), self.held.split());
             let mut seeker = Box::new(Seeker::default());
             seeker.feed(&held);
+            self.seen.usage = seeker.found.clone().or(self.seen.usage.take());
             self.blind = Some(seeker);
             self.seen.malformed += 1;
             all.extend_from_slice(&held);
