@@ -1,6 +1,12 @@
 import { defineConfig } from 'vitest/config';
 
-const everywhere = { environment: 'node', testTimeout: 30_000, hookTimeout: 60_000 } as const;
+const everywhere = {
+  environment: 'node',
+  testTimeout: 30_000,
+  hookTimeout: 60_000,
+  // Vitest waits one second. A browser on a busy machine can take longer to show what it was told.
+  expect: { poll: { timeout: 15_000 } },
+} as const;
 /** Their figures mean something only when nothing else runs. */
 const ALONE = ['tests/browser/heap.test.ts', 'tests/browser/paint.test.ts'];
 
