@@ -1,11 +1,14 @@
 //! What one worker holds, block by block, so that it can be said again from the start.
 
-use hashbrown::HashMap;
-use kvlane_indexer::{Applied, BlockHash, EngineBlockId, KvEvent, StoredBlock, Tier};
+use hashbrown::{HashMap, HashSet};
+use kvlane_indexer::{Applied, BlockHash, EngineBlockId, KvEvent, SequenceHash, StoredBlock, Tier};
 
+/// A block and all that was before it when it was stored. Not the name of the one before: an engine that gives a name to
+/// something else does not move what followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
-    parent: Option<EngineBlockId>,
+    above: Option<SequenceHash>,
+    path: SequenceHash,
     hash: BlockHash,
 }
 
@@ -31,8 +34,10 @@ impl Mirror {
         self.held.clear();
     }
 
-    fn knows(&self, block: EngineBlockId) -> bool {
-        Tier::ALL.iter().any(|tier| self.held.contains_key(&(*tier, block)))
+    /// On its own tier, or else on any.
+    fn find(&self, tier: Tier, block: EngineBlockId) -> Option<&Held> {
+        let tiers = std::iter::once(&tier).chain(Tier::ALL.iter());
+        tiers.map(|tier| self.held.get(&(*tier, block))).find_map(|held| held)
     }
 
     /// Takes an event in. Blocks that follow an unknown one are dropped, as the index does.
@@ -40,13 +45,17 @@ impl Mirror {
         let mut applied = Applied::default();
         match event {
             KvEvent::Stored { tier, parent, blocks } => {
-                if parent.is_some_and(|parent| !self.knows(parent)) {
-                    applied.orphaned = blocks.len();
-                    return applied;
-                }
-                let mut before = *parent;
-                for block in blocks {
-                    let entry = Held { parent: before.replace(block.id), hash: block.hash };
+                let mut above = match parent.map(|parent| self.find(*tier, parent)) {
+                    None => None,
+                    Some(Some(parent)) => Some(parent.path),
+                    Some(None) => {
+                        applied.orphaned = blocks.len();
+                        return applied;
+                    }
+                };
+                let paths = SequenceHash::chain(above, blocks.iter().map(|block| block.hash));
+                for (block, path) in blocks.iter().zip(paths) {
+                    let entry = Held { above: above.replace(path), path, hash: block.hash };
                     match self.held.insert((*tier, block.id), entry) {
                         None => applied.stored += 1,
                         Some(_) => held(block.id),
@@ -71,25 +80,28 @@ impl Mirror {
     }
 
     /// Everything held as stored events, parents before children, in runs. Blocks whose parent is gone are left
-    /// out: nobody could place them.
+    /// out: nobody could place them. Of two names for one block the lower is told.
     pub fn events(&self) -> Vec<KvEvent> {
-        let mut children: HashMap<Option<EngineBlockId>, Vec<(Tier, EngineBlockId)>> = HashMap::new();
+        let mut children: HashMap<Option<SequenceHash>, Vec<(SequenceHash, Tier, EngineBlockId)>> =
+            HashMap::new();
         for ((tier, block), held) in &self.held {
-            children.entry(held.parent).or_default().push((*tier, *block));
+            children.entry(held.above).or_default().push((held.path, *tier, *block));
         }
-        children.values_mut().for_each(|blocks| blocks.sort_unstable());
+        for blocks in children.values_mut() {
+            blocks.sort_unstable();
+            blocks.dedup_by_key(|(path, tier, _)| (*path, *tier));
+            blocks.sort_unstable_by_key(|(_, tier, block)| (*tier, *block));
+        }
         let mut events = Vec::new();
         let mut open: Vec<(Tier, Option<EngineBlockId>, EngineBlockId)> = Vec::new();
-        let mut seen: HashMap<EngineBlockId, ()> = HashMap::new();
-        let mut extend = |open: &mut Vec<_>, parent: Option<EngineBlockId>| {
+        let mut seen: HashSet<SequenceHash> = HashSet::new();
+        let mut extend = |open: &mut Vec<_>, parent: Option<(EngineBlockId, SequenceHash)>| {
             // A block on two tiers opens its children once.
-            if let Some(parent) = parent
-                && seen.insert(parent, ()).is_some()
-            {
+            if parent.is_some_and(|(_, path)| !seen.insert(path)) {
                 return;
             }
-            let next = children.get(&parent).into_iter().flatten();
-            open.extend(next.map(|(tier, block)| (*tier, parent, *block)));
+            let next = children.get(&parent.map(|(_, path)| path)).into_iter().flatten();
+            open.extend(next.map(|(_, tier, block)| (*tier, parent.map(|(name, _)| name), *block)));
         };
         extend(&mut open, None);
         while let Some((tier, parent, first)) = open.pop() {
@@ -99,7 +111,7 @@ impl Mirror {
             while let Some(held) = self.held.get(&(tier, block)) {
                 blocks.push(StoredBlock { id: block, hash: held.hash });
                 let before = open.len();
-                extend(&mut open, Some(block));
+                extend(&mut open, Some((block, held.path)));
                 match open[before..] {
                     [(next_tier, _, next)] if next_tier == tier && blocks.len() < RUN => {
                         open.truncate(before);
@@ -176,5 +188,33 @@ mod tests {
                 prop_assert_eq!(of(&copy).device, of(&index).device, "{}", block);
             }
         }
+    }
+    /// A name that comes to mean something else, and two names for one block: no engine should, and a bridge tells on what is
+    /// true of it.
+    #[test]
+    fn names_that_are_given_anew_move_nothing() {
+        let run = |blocks: &[(u64, u64)]| KvEvent::Stored {
+            tier: Tier::Device,
+            parent: None,
+            blocks: blocks
+                .iter()
+                .map(|(id, hash)| StoredBlock { id: (*id).into(), hash: BlockHash(*hash) })
+                .collect(),
+        };
+        let mut mirror = Mirror::default();
+        for event in [run(&[(6, 1), (8, 3)]), run(&[(6, 2), (1, 3)]), run(&[(12, 2), (49, 3), (50, 4)])] {
+            let _ = mirror.apply(&event, &mut |_| ());
+        }
+        let (worker, told) =
+            (WorkerId::new(1, 0), Index::new(IndexConfig { shards: 4, ..IndexConfig::default() }));
+        for event in mirror.events() {
+            assert_eq!(told.apply(worker, &event, Tick(0)).unwrap().orphaned, 0, "{event:?}");
+        }
+        told.check();
+        let held = |path: &[u64]| {
+            let prompt: Vec<_> = SequenceHash::chain(None, path.iter().copied().map(BlockHash)).collect();
+            told.overlap(&prompt, Tick(0)).of(worker).device
+        };
+        assert_eq!((held(&[2, 3, 4]), held(&[1, 3])), (3, 0));
     }
 }
