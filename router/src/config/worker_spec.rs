@@ -47,10 +47,22 @@ pub(crate) fn checked_url(url: &str) -> Result<String, String> {
         return Err(instead.to_owned());
     }
     match (uri.scheme_str(), uri.authority(), uri.query()) {
-        (Some("http" | "https"), Some(authority), None) if !authority.host().is_empty() => {
+        (Some("http" | "https"), Some(authority), None) if is_host(authority.host()) => {
             Ok(trimmed.to_owned())
         }
         _ => Err(format!("http://HOST:PORT or https://HOST:PORT instead of {url:?}")),
+    }
+}
+
+/// The library takes any letter that URLs may have somewhere.
+fn is_host(host: &str) -> bool {
+    let inside = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match inside {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            !host.is_empty()
+                && host.chars().all(|letter| letter.is_ascii_alphanumeric() || "-._".contains(letter))
+        }
     }
 }
 
@@ -69,7 +81,9 @@ impl WorkerSpec {
     }
 
     pub fn parse(text: &str) -> Result<Self, String> {
-        if !text.contains('=') {
+        // A path may have the sign as well.
+        let url = text.trim_start().starts_with("http") && !text.contains(',');
+        if url || !text.contains('=') {
             return Ok(Self::at(checked_url(text)?));
         }
         let mut spec = Self::at("");
@@ -164,6 +178,10 @@ mod tests {
             EventSpec::Poll,
             "its events are polled"
         );
+        for url in ["http://h/a=b", "http://[::1]:8000", "https://gpu-0.models_1.svc:8000/v"] {
+            assert_eq!(WorkerSpec::parse(url).unwrap().url, url);
+            assert_eq!(WorkerSpec::parse(&format!("url={url}")).unwrap().url, url);
+        }
         let spec = WorkerSpec::parse("url=https://10.0.0.7:8000,server_name=vllm.models.svc").unwrap();
         assert_eq!(
             (spec.url.as_str(), spec.server_name.as_deref()),
@@ -173,6 +191,9 @@ mod tests {
             ("h:8001", "http://HOST:PORT"),
             ("http://me:secret@h:8001", "a URL without user and password"),
             ("ftp://h", "http://HOST:PORT"),
+            ("url=http://hansweAlay=tcp://h:0", "http://HOST:PORT"),
+            ("http://h:8001,slots=3", "\"http://h:8001\" is none"),
+            ("http://[h]:8001", "http://HOST:PORT"),
             ("url=http://h,server_name=a", "together with url=https://"),
             ("url=https://h,server_name=a b", "a host's name"),
             ("slots=3", "url=http://HOST:PORT"),
