@@ -34,7 +34,7 @@ pub use self::course::{Course, Phase};
 pub use self::decisions::{Decision, Decisions, DecisionsReport};
 pub use self::metrics::exposition;
 pub use self::run_file::{RUN_SCHEMA, Written};
-pub use self::self_check::{LAG_LIMIT, SelfCheck, SelfReport, process_cpu_seconds};
+pub use self::self_check::{LAG_LIMIT, SelfCheck, SelfReport};
 pub use self::server::{Live, Shown, Status};
 pub(crate) use self::server::{plain, routes};
 use crate::arrivals::{Arrivals, Pattern, Ramp};

@@ -4,6 +4,8 @@
 //! `kvlane_`. Label values come from what is served and known here, never from what a request says.
 
 mod meter;
+#[cfg(target_os = "linux")]
+mod process;
 mod snapshot;
 
 use std::cell::RefCell;
@@ -15,7 +17,6 @@ use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
 #[cfg(target_os = "linux")]
-use prometheus::process_collector::ProcessCollector;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -309,7 +310,7 @@ impl Metrics {
         let overhead = |(name, help): (&str, &str)| make.histogram(name, help, OVERHEAD_MS);
         let [hashing, matches, scheduling, total] = OVERHEADS;
         #[cfg(target_os = "linux")]
-        make.register(ProcessCollector::for_self())?;
+        make.register(process::Process::new())?;
         let metrics = Self {
             models: RwLock::default(),
             workers: Mutex::default(),

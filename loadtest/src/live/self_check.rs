@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kvlane_engine_adapters::process;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -97,17 +98,7 @@ impl SelfCheck {
 
 /// Processor time of this process so far; 0 where /proc does not tell.
 fn cpu_seconds() -> f64 {
-    process_cpu_seconds("self").unwrap_or(0.0)
-}
-
-/// The same of any process, by its number.
-pub fn process_cpu_seconds(pid: &str) -> Option<f64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may have spaces; what counts comes after it.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks = |n: usize| fields.split_whitespace().nth(n)?.parse::<f64>().ok();
-    // Linux counts in hundredths of a second on every machine this runs on.
-    Some((ticks(11)? + ticks(12)?) / 100.0)
+    process::cpu_seconds("self").unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl Running {
 
     /// Processor time of its process so far, in seconds; none where it is not known which that is.
     pub fn cpu_s(&self) -> Option<f64> {
-        crate::live::process_cpu_seconds(&self.pid?.to_string())
+        kvlane_engine_adapters::process::cpu_seconds(&self.pid?.to_string())
     }
 
     /// Memory it has, in megabytes.

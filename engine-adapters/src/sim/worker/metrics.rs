@@ -268,7 +268,7 @@ impl Metrics {
 
     /// Everything in Prometheus' text form.
     pub(super) fn text(&self) -> String {
-        if let Some(seconds) = process_cpu_seconds() {
+        if let Some(seconds) = crate::process::cpu_seconds("self") {
             self.cpu_s.inc_by((seconds - self.cpu_s.get()).max(0.0));
         }
         let mut text = Vec::new();
@@ -283,12 +283,4 @@ impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
     }
-}
-
-/// From `/proc`, whose unit has been a hundredth of a second for as long as anyone remembers.
-fn process_cpu_seconds() -> Option<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
-    Some((ticks(11)? + ticks(12)?) / 100.0)
 }
