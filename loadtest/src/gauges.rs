@@ -9,16 +9,16 @@ use serde_json::Value;
 use crate::http::Http;
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Gauge {
-    pub(super) name: String,
-    pub(super) labels: BTreeMap<String, String>,
-    pub(super) value: f64,
+pub(crate) struct Gauge {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) value: f64,
 }
 
 const MOST_BYTES: usize = 4 << 20;
 
 /// What a process shows at `/metrics`. Lines that are none are passed over.
-pub(super) fn read(text: &str) -> Vec<Gauge> {
+pub(crate) fn read(text: &str) -> Vec<Gauge> {
     text.lines().filter_map(line).collect()
 }
 
@@ -67,13 +67,13 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 }
 
 /// All of a name, added up; none when there is none.
-pub(super) fn sum(gauges: &[Gauge], name: &str) -> Option<f64> {
+pub(crate) fn sum(gauges: &[Gauge], name: &str) -> Option<f64> {
     let mut of = gauges.iter().filter(|gauge| gauge.name == name).map(|gauge| gauge.value).peekable();
     of.peek().is_some().then(|| of.sum())
 }
 
 /// What Prometheus answers to a query now.
-pub(super) async fn asked(http: &Http, prometheus: &str, query: &str) -> anyhow::Result<Vec<Gauge>> {
+pub(crate) async fn asked(http: &Http, prometheus: &str, query: &str) -> anyhow::Result<Vec<Gauge>> {
     let mut url = format!("{}/api/v1/query?query=", prometheus.trim_end_matches('/'));
     for byte in query.bytes() {
         match byte {

@@ -11,6 +11,7 @@ pub mod client;
 pub mod compare;
 pub mod corpus;
 pub mod faults;
+mod gauges;
 pub mod http;
 pub mod live;
 pub mod measure;

@@ -7,6 +7,7 @@
 mod plan;
 mod saturation;
 mod switch;
+mod watch;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,12 +15,15 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use self::plan::{Plan, Stretch};
 pub use self::saturation::Saturation;
 pub use self::switch::Switch;
+use self::watch::Watch;
 use crate::arrivals::{Arrivals, Pattern, Ramp};
+use crate::http::Admin;
 use crate::live::{Collector, Level, Live, Load, Phase, SelfCheck};
 use crate::measure::Objective;
 use crate::results::{Cell, LevelFigures, Results, Set, Source, first_difference};
@@ -39,6 +43,10 @@ pub struct Sweep<'a> {
     pub file: &'a Path,
     pub conditions: Value,
     pub about: String,
+    /// Our router, which is watched beside.
+    pub admin: Option<Admin>,
+    /// No level is begun that would end later; the same sweep goes on another time.
+    pub until: Option<Instant>,
 }
 
 /// Where a sweep stands.
@@ -103,6 +111,9 @@ impl Sweep<'_> {
                 self.not_run(results, &stretch, &open, too_much.as_ref())?;
                 continue;
             };
+            if !self.fits(self.plan.fill + self.plan.course.length()) {
+                break;
+            }
             let switched = stop.run_until_cancelled(self.switch.to(&stretch.mode, self.plan.mode_given));
             let Some(notes) = switched.await.transpose()? else { break };
             for note in &notes {
@@ -121,6 +132,10 @@ impl Sweep<'_> {
                 if too_much.as_ref().is_some_and(|(at, _)| *at < level) {
                     self.not_run(results, &stretch, &open[n..], too_much.as_ref())?;
                     break;
+                }
+                if n > 0 && !self.fits(self.plan.course.length()) {
+                    running.stop(Duration::from_secs(1)).await;
+                    break 'stretches;
                 }
                 control.set(self.level(level))?;
                 let cell = self.cell(&stretch, level, fresh, &collector, stop, |phase, left| {
@@ -142,6 +157,10 @@ impl Sweep<'_> {
             stop.run_until_cancelled(running.stop(patience)).await;
         }
         Ok(())
+    }
+
+    fn fits(&self, length: Duration) -> bool {
+        self.until.is_none_or(|until| Instant::now() + length <= until)
     }
 
     /// Levels above one that was too much.
@@ -208,7 +227,7 @@ impl Sweep<'_> {
         // An empty cache is filled before anything is measured.
         course.warm_up += if fresh { self.plan.fill } else { Duration::ZERO };
         let check = SelfCheck::start(self.plan.lag_limit);
-        let (mut seen, mut measuring) = (Vec::new(), false);
+        let (mut seen, mut measuring, mut watch) = (Vec::new(), false, None);
         course
             .run(collector, &mut seen, |phase| {
                 if let Phase::Measuring { .. } = phase
@@ -216,6 +235,7 @@ impl Sweep<'_> {
                 {
                     measuring = true;
                     check.reset();
+                    watch = self.admin.as_ref().and_then(|admin| Watch::start(admin).ok());
                 }
                 let after = if let Phase::WarmingUp { .. } = phase { course.window } else { Duration::ZERO };
                 told(phase, phase.left() + after);
@@ -229,7 +249,8 @@ impl Sweep<'_> {
         let generator = check.report(report.all.send_lag_s.p99);
         let (whole, by_turn) = collector.level();
         let goodput_pct = Some(report.all.goodput_share * 100.0);
-        let figures = averaged(&seen, LevelFigures { goodput_pct, ..whole });
+        let watched = watch.map(|watch| watch.figures()).unwrap_or_default();
+        let figures = averaged(&seen, LevelFigures { goodput_pct, ..whole }).or(watched);
         let (passed_over, late) = (report.conversations.passed_over, report.unfinished.late);
         let saturated = self.plan.saturation.of(&figures, &self.objective, passed_over, late);
         let answered = report.all.requests - report.all.errors.values().sum::<u64>();

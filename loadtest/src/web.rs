@@ -4,7 +4,6 @@ mod administration;
 mod assets;
 mod baselines;
 mod feed;
-mod gauges;
 mod history;
 mod infrastructure;
 mod problem;

@@ -69,6 +69,8 @@ async fn sweep(
         most: 20,
         file,
         about: "a test".to_owned(),
+        admin: None,
+        until: None,
     };
     let stop = CancellationToken::new();
     let mut cells = 0;

@@ -83,11 +83,16 @@ pub(crate) struct Sweep {
     /// Serves /metrics and /api/status while it runs
     #[arg(long, value_name = "HOST:PORT", help_heading = "Output")]
     listen: Option<SocketAddr>,
+    /// Begins no level that would not be over in so many seconds; the same command goes on from there
+    #[arg(long, value_name = "S", help_heading = "Output")]
+    within: Option<f64>,
     /// Says what would be run and how long it takes, and stops
     #[arg(long, help_heading = "Output")]
     dry_run: bool,
 }
 
+/// There is more to measure than --within allowed: try again.
+const TIME_IS_UP: u8 = 75;
 /// What an endpoint is called whose mode nobody sets.
 const AS_IT_IS: &str = "as_it_is";
 
@@ -99,6 +104,7 @@ fn plan(arguments: &Sweep) -> anyhow::Result<Plan> {
         ("--fill", arguments.fill, 0.0),
         ("--saturated-ttft", arguments.saturated_ttft, 1.0),
         ("--saturated-errors", arguments.saturated_errors, 0.0),
+        ("--within", arguments.within.unwrap_or(0.0), 0.0),
     ] {
         ensure!((least..=1e6).contains(&value), "{name} is {value}, expected {least} to 1000000");
     }
@@ -196,6 +202,7 @@ async fn measure(arguments: &Sweep, plan: Plan) -> anyhow::Result<ExitCode> {
     let load = |seed: u64, names_session: bool, collector: Arc<Collector>| -> anyhow::Result<Load> {
         prepared.load(seed, names_session, collector)
     };
+    let cells = plan.cells();
     let sweeping = Sweeping {
         conditions: conditions(arguments, &prepared, &plan),
         plan,
@@ -206,6 +213,8 @@ async fn measure(arguments: &Sweep, plan: Plan) -> anyhow::Result<ExitCode> {
         most: arguments.most,
         file: &arguments.out,
         about: prepared.about(),
+        admin: arguments.load.admin()?,
+        until: arguments.within.map(|seconds| tokio::time::Instant::now() + Duration::from_secs_f64(seconds)),
     };
     let (stop, mut interrupts) = (CancellationToken::new(), super::Interrupts::new()?);
     let mut teller = Teller::new();
@@ -239,6 +248,10 @@ async fn measure(arguments: &Sweep, plan: Plan) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(130));
     }
     let set = &results.sets[0];
+    if set.cells.len() < cells {
+        eprintln!("time is up: {} of {cells} cells are in {}", set.cells.len(), arguments.out.display());
+        return Ok(ExitCode::from(TIME_IS_UP));
+    }
     let measured = set.cells.iter().any(|cell| cell.figures.is_some() && cell.invalid.is_none());
     if !measured {
         let why = set.cells.iter().find_map(|cell| cell.invalid.clone()).unwrap_or_default();

@@ -74,6 +74,9 @@ figures! {
     queue_ms_worst: "wait worst 15 s", "ms", Lower, 0;
     acceptance_pct: "drafts accepted", "%", Higher, 1;
     tokens_per_step: "tokens per step", "", Higher, 2;
+    /// Tokens the router expected a chosen worker to have cached, over those it then reported.
+    expected_off_pct: "cache expected, off by", "%", Neither, 2;
+    router_cpu_ms: "router CPU per request", "ms", Lower, 2;
 }
 
 /// One turn of a conversation at one level.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kvlane_engine_adapters::sim::{Drafts, SimTime};
 
-use crate::measure::Objective;
+use crate::measure::{Evenness, Objective};
 use crate::results::{LevelFigures, TurnFigures};
 use crate::statistics::{mean, percentile};
 
@@ -33,9 +33,8 @@ pub(super) struct Seen {
 /// Of the level alone.
 #[derive(Debug, Default)]
 struct Counts {
-    /// Most requests on a worker less least, and most by the mean, each second.
-    spread: Vec<f64>,
-    skew: Vec<f64>,
+    /// Looked at each second.
+    evenness: Evenness,
     queued_ms: Vec<f64>,
     /// Of requests that began to answer, by quarter minutes.
     queued_by_time: BTreeMap<u64, (f64, f64)>,
@@ -98,13 +97,7 @@ impl Seen {
 
     /// How many requests each worker has.
     pub(super) fn load(&mut self, counts: impl ExactSizeIterator<Item = usize>) {
-        let workers = counts.len().max(1);
-        let (least, most, all) =
-            counts.fold((usize::MAX, 0, 0), |(least, most, all), n| (least.min(n), most.max(n), all + n));
-        self.counts.spread.push(most.saturating_sub(least) as f64);
-        if all > 0 {
-            self.counts.skew.push((most * workers) as f64 / all as f64);
-        }
+        self.counts.evenness.see(counts);
     }
 
     /// A level begins: snapshots may look back, counts start over.
@@ -152,14 +145,11 @@ impl Seen {
             goodput_pct: (counts.answered > 0).then(|| 100.0 * counts.met as f64 / counts.answered as f64),
             error_pct: Some(0.0),
             requests: Some(counts.answered as f64),
-            inflight_spread_max: counts.spread.iter().copied().max_by(f64::total_cmp),
-            inflight_spread_p95: Some(percentile(&mut counts.spread, 0.95)),
-            inflight_skew: (!counts.skew.is_empty()).then(|| mean(counts.skew.iter().copied())),
             queue_ms_mean: (!counts.queued_ms.is_empty()).then(|| mean(counts.queued_ms.iter().copied())),
             queue_ms_worst: Some(worst),
             acceptance_pct: (drafted > 0.0).then(|| 100.0 * accepted / drafted),
             tokens_per_step: Some(if made > 0.0 { 1.0 + accepted / made } else { 1.0 }),
-            ..LevelFigures::default()
+            ..counts.evenness.figures()
         }
     }
 

@@ -12,9 +12,9 @@ use tokio::sync::broadcast;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Web;
-use super::gauges;
 use super::history::{History, Mark, Point};
 use super::stage::Run;
+use crate::gauges;
 use crate::results::LevelFigures;
 
 /// Live figures are of the last minute; what is drawn, of less, so that a change is seen at once.

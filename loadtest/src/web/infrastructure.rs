@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::administration::Administration;
-use super::gauges::{self, Gauge};
+use crate::gauges::{self, Gauge};
 use crate::http::Http;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

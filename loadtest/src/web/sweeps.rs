@@ -490,6 +490,8 @@ async fn measure(entry: &Arc<Entry>, web: &Arc<Web>, wanted: Wanted, id: u64) ->
         most: 10_000,
         file: &file,
         about: play.target.clone(),
+        admin: Some(router.admin().clone()),
+        until: None,
     };
     web.feed.tell_state(web);
     let told = |progress: Progress<'_>| {
