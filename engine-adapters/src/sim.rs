@@ -11,7 +11,7 @@ mod engine;
 pub mod worker;
 
 pub use self::answer::{Lexicon, LexiconError, Piece};
-pub use self::calibration::{Calibration, CalibrationError, OutsideDelay, Speculation};
+pub use self::calibration::{Calibration, CalibrationError, OutsideDelay, Speculation, Work};
 pub use self::engine::{
     Drafts, Finished, FirstToken, Origin, Request, RequestId, SimEngine, StepOutput, SubmitError, TokensOut,
 };

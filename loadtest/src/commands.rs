@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod bench_proxy;
+mod calibrate;
 mod chaos;
 mod compare;
 mod demo;
@@ -23,6 +24,7 @@ use kvlane_loadtest::arrivals::Arrivals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) use self::bench_proxy::{BenchProxy, bench_proxy};
+pub(crate) use self::calibrate::{Calibrate, calibrate};
 pub(crate) use self::chaos::{Chaos, chaos};
 pub(crate) use self::compare::{Compare, compare};
 pub(crate) use self::demo::{Demo, demo};

@@ -6,6 +6,7 @@
 mod agenda;
 pub mod arrivals;
 pub mod broker;
+pub mod calibrate;
 pub mod chaos;
 pub mod client;
 pub mod compare;

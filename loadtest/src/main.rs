@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    BenchProxy, Chaos, Compare, Demo, Faults, Report, Run, Serve, Simulate, Soak, Sweep, TraceCommand,
+    BenchProxy, Calibrate, Chaos, Compare, Demo, Faults, Report, Run, Serve, Simulate, Soak, Sweep,
+    TraceCommand,
 };
 
 #[derive(Debug, Parser)]
@@ -28,6 +29,8 @@ enum Command {
     Sweep(Box<Sweep>),
     /// Runs a deployment in virtual time: engines, events, index, decision. All figures are simulated.
     Simulate(Box<Simulate>),
+    /// Fits a simulated engine to a real one's log of its steps, for `simulate --engine`
+    Calibrate(Box<Calibrate>),
     /// Has everything go wrong in virtual time, seed by seed, and says whether what must hold did
     Faults(Faults),
     /// Compares two runs or two modes: differences with confidence intervals
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => commands::run(&arguments),
         Command::Sweep(arguments) => commands::sweep(&arguments),
         Command::Simulate(arguments) => commands::simulate(&arguments).map(success),
+        Command::Calibrate(arguments) => commands::calibrate(&arguments).map(success),
         Command::Faults(arguments) => commands::faults(&arguments),
         Command::Compare(arguments) => commands::compare(&arguments).map(success),
         Command::Report(arguments) => commands::report(&arguments).map(success),

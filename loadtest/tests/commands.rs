@@ -264,6 +264,57 @@ fn simulated_sweeps_are_reported_and_compared() {
 }
 
 #[test]
+fn an_engine_is_calibrated_by_its_log_and_simulated() {
+    let (log, calibration) = (place("steps.jsonl"), place("engine.toml"));
+    let line = |n: usize| {
+        let (batch, prefill) = (n % 33, if n.is_multiple_of(5) { 40 + n % 1900 } else { 0 });
+        let ms = 11.0_f64.max(0.07 * (prefill + batch) as f64)
+            + batch as f64 * 0.3
+            + if prefill > 0 { 4.0 } else { 0.0 };
+        let context = batch * 4000;
+        format!(
+            "{{\"batch\":{batch},\"context_tokens\":{context},\"prefill_tokens\":{prefill},\"ms\":{ms}}}\n"
+        )
+    };
+    std::fs::write(&log, (1..3000).map(line).collect::<String>()).unwrap();
+    let (log, calibration) = (log.display().to_string(), calibration.display().to_string());
+    let sizes = ["--name", "ours", "--slots", "32", "--step-tokens", "2048", "--kv-blocks", "5300"];
+    let output =
+        run(&[&["calibrate", &log][..], &sizes, &["--outside", "3,1", "--out", &calibration]].concat());
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("the linear form would be off by"), "{said}");
+    assert!(said.contains("1025 to 2048 tokens prefilled"), "{said}");
+    let written = std::fs::read_to_string(&calibration).unwrap();
+    assert!(
+        written.starts_with("# Fitted to 2999 steps") && written.contains("roofline = true"),
+        "{written}"
+    );
+    let output = run(&[
+        "simulate",
+        "--engine",
+        &calibration,
+        "--levels",
+        "20",
+        "--seeds",
+        "1",
+        "--modes",
+        "round_robin,kvlane",
+    ]);
+    assert!(output.status.success(), "{}", text(&output));
+    for (arguments, says) in [
+        (vec!["calibrate", "/nowhere", "--name", "a", "--kv-blocks", "9"], "/nowhere: No such file"),
+        (vec!["calibrate", &log, "--name", "a", "--kv-blocks", "0"], "`kv_blocks` is 0, expected 1 or more"),
+        (
+            vec!["calibrate", &log, "--name", "a", "--kv-blocks", "9", "--outside", "3"],
+            "--outside is \"3\", expected two",
+        ),
+    ] {
+        let output = run(&arguments);
+        assert!(!output.status.success() && text(&output).contains(says), "{}", text(&output));
+    }
+}
+
+#[test]
 fn a_trace_is_made_described_and_simulated() {
     let file = place("made.jsonl");
     let path = file.to_str().unwrap();

@@ -1,7 +1,7 @@
 //! Files the load generator is given: traces, results to compare, calibrations of simulated engines.
 #![no_main]
 
-use kvlane_engine_adapters::sim::Calibration;
+use kvlane_engine_adapters::sim::{Calibration, Work};
 use kvlane_loadtest::compare::{self, Side, USUAL};
 use kvlane_loadtest::live::Written;
 use kvlane_loadtest::results::Results;
@@ -39,7 +39,7 @@ fuzz_target!(|text: &str| {
         compared(&run.as_results());
     }
     match Calibration::parse("mine.toml", text) {
-        Ok(calibration) => assert!(calibration.step_ms(1, 1, 1) >= 0.0),
+        Ok(calibration) => assert!(calibration.step_ms(&Work { batch: 1, context: 1, prefill: 1, pairs: 1 }) >= 0.0),
         Err(error) => assert!(error.to_string().starts_with("calibration")),
     }
 });

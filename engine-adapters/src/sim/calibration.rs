@@ -29,6 +29,16 @@ pub struct Calibration {
     pub graph_max: usize,
     pub graph_sizes: Vec<usize>,
     pub prefill_us_per_token: f64,
+    /// Whether new tokens are computed while the weights are read, so that a step takes the longer of both; otherwise
+    /// their times add up, which overcharges prefills of a few hundred tokens.
+    #[serde(default)]
+    pub roofline: bool,
+    /// Attention of a prefilled token to one before it.
+    #[serde(default)]
+    pub attention_ps_per_pair: f64,
+    /// A step that is launched piece by piece takes no less, however little there is to compute.
+    #[serde(default)]
+    pub launch_ms: f64,
     #[serde(default)]
     pub speculation: Option<Speculation>,
     #[serde(default)]
@@ -131,6 +141,8 @@ impl Calibration {
             time("kv_ns_per_token", self.kv_ns_per_token),
             time("eager_ms", self.eager_ms),
             time("prefill_us_per_token", self.prefill_us_per_token),
+            time("attention_ps_per_pair", self.attention_ps_per_pair),
+            time("launch_ms", self.launch_ms),
             time("speculation.draft_ms", speculation.draft_ms),
             time("speculation.verify_ms_per_token", speculation.verify_ms_per_token),
             ("speculation.draft_tokens", drafted, drafted <= 256.0, "at most 256"),
@@ -147,20 +159,48 @@ impl Calibration {
         Ok(())
     }
 
-    /// How long a step takes that decodes `batch` sequences over `context` cached tokens and prefills
-    /// `prefill` new ones.
-    pub fn step_ms(&self, batch: usize, context: u64, prefill: usize) -> f64 {
-        let captured = batch <= self.graph_max || self.graph_sizes.contains(&batch);
-        let eager = if prefill > 0 || !captured { self.eager_ms } else { 0.0 };
+    /// Whether a step that carries this replays a captured graph.
+    pub fn captured(&self, work: &Work) -> bool {
+        work.prefill == 0 && (work.batch <= self.graph_max || self.graph_sizes.contains(&work.batch))
+    }
+
+    /// How long a step takes.
+    pub fn step_ms(&self, work: &Work) -> f64 {
+        let Work { batch, context, prefill, pairs } = *work;
         let drafting = self.speculation.map_or(0.0, |speculation| {
             let drafted = speculation.draft_tokens as f64;
             drafted * (speculation.draft_ms + speculation.verify_ms_per_token * batch as f64)
         });
-        self.weights_ms
-            + self.kv_ns_per_token * 1e-6 * context as f64
-            + eager
-            + self.prefill_us_per_token * 1e-3 * prefill as f64
-            + drafting
+        let per_token = self.prefill_us_per_token * 1e-3;
+        let computed = if self.roofline {
+            self.weights_ms.max(per_token * (prefill + batch) as f64)
+        } else {
+            self.weights_ms + per_token * prefill as f64
+        };
+        let attended =
+            self.kv_ns_per_token * 1e-6 * context as f64 + self.attention_ps_per_pair * 1e-9 * pairs as f64;
+        let captured = computed + attended + drafting;
+        if self.captured(work) { captured } else { (captured + self.eager_ms).max(self.launch_ms) }
+    }
+}
+
+/// What a step carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Sequences decoded, and the cached tokens that are read for them.
+    pub batch: usize,
+    pub context: u64,
+    /// New tokens of prompts, and pairs of one of them and one that it attends to.
+    pub prefill: usize,
+    pub pairs: u64,
+}
+
+impl Work {
+    /// Adds the tokens of a prompt from `start` on.
+    pub fn prefill(&mut self, start: usize, count: usize) {
+        let (start, new) = (start as u64, count as u64);
+        self.prefill += count;
+        self.pairs += new * start + new * (new + 1) / 2;
     }
 }
 
@@ -180,10 +220,33 @@ mod tests {
         let h200 = Calibration::preset(Calibration::DEFAULT).unwrap();
         // Mean context of 5,200 tokens; 33 falls off the captured graphs, 64 is captured again.
         for (batch, ms) in [(20, 24.4), (32, 26.8), (33, 38.0), (40, 39.4), (60, 43.5), (64, 33.3)] {
-            let step = h200.step_ms(batch, batch as u64 * 5200, 0);
+            let step = h200.step_ms(&Work { batch, context: batch as u64 * 5200, ..Work::default() });
             assert!((step - ms).abs() < 0.06, "batch {batch}: {step} instead of {ms}");
         }
-        assert!((h200.step_ms(0, 0, 1000) - (20.3 + 11.0 + 145.0)).abs() < 1e-9);
+        let prefill = Work { prefill: 1000, ..Work::default() };
+        assert!((h200.step_ms(&prefill) - (20.3 + 11.0 + 145.0)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn under_a_roof_small_prefills_are_nearly_free() {
+        let h200 = Calibration::preset(Calibration::DEFAULT).unwrap();
+        let engine = Calibration {
+            roofline: true,
+            prefill_us_per_token: 115.0,
+            attention_ps_per_pair: 1000.0,
+            launch_ms: 25.0,
+            ..h200
+        };
+        let ms = |batch: usize, prefill: usize| {
+            let mut work = Work { batch, ..Work::default() };
+            work.prefill(100, prefill);
+            engine.step_ms(&work)
+        };
+        assert!((ms(8, 0) - 20.3).abs() < 1e-9, "captured: {}", ms(8, 0));
+        assert!((ms(8, 64) - 31.3).abs() < 0.01, "while weights are read: {}", ms(8, 64));
+        assert!((ms(8, 1000) - (115e-3 * 1008.0 + 11.0 + 1e-6 * 600_500.0)).abs() < 1e-9);
+        let launched = Calibration { eager_ms: 0.0, ..engine };
+        assert_eq!(launched.step_ms(&Work { prefill: 1, pairs: 1, ..Work::default() }), 25.0);
     }
 
     #[test]

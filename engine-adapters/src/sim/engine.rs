@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::cache::BlockCache;
-use super::{Calibration, SimTime};
+use super::{Calibration, SimTime, Work};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -485,15 +485,16 @@ impl SimEngine {
         }
         let batch = self.decoding.len();
         let mut room = self.calibration.max_num_tokens.saturating_sub(batch);
-        let mut prefill = 0;
+        let decoding = Work { batch, context: self.context, ..Work::default() };
+        let mut work = decoding;
         for sequence in &mut self.prefilling {
             let chunk = sequence.to_prefill().min(room);
+            work.prefill(sequence.computed, chunk);
             sequence.computed += chunk;
             room -= chunk;
-            prefill += chunk;
         }
-        let decode_ms = self.calibration.step_ms(batch, self.context, 0);
-        let ms = self.calibration.step_ms(batch, self.context, prefill);
+        let decode_ms = self.calibration.step_ms(&decoding);
+        let ms = self.calibration.step_ms(&work);
         self.running = Some(Running { ends: now.after_ms(ms), decode_ms });
     }
 

@@ -236,6 +236,9 @@ fn worker_plans(random: &mut StdRng) -> Vec<WorkerPlan> {
             graph_max: 64,
             graph_sizes: Vec::new(),
             prefill_us_per_token: random.random_range(100.0..1500.0),
+            roofline: false,
+            attention_ps_per_pair: 0.0,
+            launch_ms: 0.0,
             speculation: None,
             outside: kvlane_engine_adapters::sim::OutsideDelay::default(),
         };

@@ -517,6 +517,8 @@ fn slowed(calibration: &Calibration, slowness: f64) -> Calibration {
         kv_ns_per_token: calibration.kv_ns_per_token * slowness,
         eager_ms: calibration.eager_ms * slowness,
         prefill_us_per_token: calibration.prefill_us_per_token * slowness,
+        attention_ps_per_pair: calibration.attention_ps_per_pair * slowness,
+        launch_ms: calibration.launch_ms * slowness,
         ..calibration.clone()
     }
 }
