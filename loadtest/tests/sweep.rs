@@ -45,6 +45,9 @@ struct Setting {
     endpoint: Endpoint,
     switch: Switch,
     objective: Objective,
+    /// Watched beside.
+    admin: Option<Admin>,
+    within: Option<Duration>,
 }
 
 /// Runs a sweep; stops it after so many cells. Gives what came of it, and the cells that were told of.
@@ -69,8 +72,8 @@ async fn sweep(
         most: 20,
         file,
         about: "a test".to_owned(),
-        admin: None,
-        until: None,
+        admin: setting.admin.clone(),
+        until: setting.within.map(|within| tokio::time::Instant::now() + within),
     };
     let stop = CancellationToken::new();
     let mut cells = 0;
@@ -111,6 +114,8 @@ async fn modes_are_switched_and_what_was_interrupted_goes_on() {
         endpoint: endpoint(&format!("http://{}", app.address)),
         switch: Switch::router(&format!("http://{}", app.admin_address.unwrap())),
         objective: Objective::default(),
+        admin: Some(Admin::from(&format!("http://{}", app.admin_address.unwrap()))),
+        within: None,
     };
     let (modes, levels, path) = (["round_robin", "kvlane"], [2, 4], file("modes"));
     // Stopped in round robin: the router goes back to what it was.
@@ -132,6 +137,7 @@ async fn modes_are_switched_and_what_was_interrupted_goes_on() {
         assert!(figures.requests.unwrap() > 5.0 && figures.error_pct == Some(0.0), "{cell:?}");
         assert!(figures.ttft_p50_ms <= figures.ttft_p95_ms && figures.tops.unwrap() > 0.0);
         assert!(!cell.by_turn.is_empty() && cell.details["generator"].is_object());
+        assert!(figures.inflight_spread_max.is_some_and(|most| most <= 4.0), "{cell:?}");
     }
     assert_eq!(app.router.mode().name(), "kv", "as it was before");
     // Nothing is left to do, and another sweep does not go into its file.
@@ -149,6 +155,29 @@ async fn modes_are_switched_and_what_was_interrupted_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_is_begun_another_time() {
+    let worker = engine(20.0).await;
+    let mut setting = Setting {
+        endpoint: endpoint(&format!("http://{}", worker.address())),
+        switch: Switch::Nothing,
+        objective: Objective::default(),
+        admin: None,
+        within: Some(Duration::from_millis(100)),
+    };
+    let path = file("within");
+    let plan = || Plan { repeats: 1, ..plan(&["as_it_is"], &[2, 4]) };
+    let cells =
+        async |setting: &Setting| sweep(setting, plan(), &path, 0).await.unwrap().0.sets[0].cells.len();
+    assert_eq!(cells(&setting).await, 0);
+    // Two seconds for the first, and not two more.
+    setting.within = Some(Duration::from_millis(2500));
+    assert_eq!(cells(&setting).await, 1);
+    setting.within = None;
+    assert_eq!(cells(&setting).await, 2);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn too_much_is_enough() {
     let worker = engine(20.0).await;
     let setting = Setting {
@@ -156,6 +185,8 @@ async fn too_much_is_enough() {
         switch: Switch::Nothing,
         // So little is promised that everything is ten times later.
         objective: Objective { ttft_s: 1e-5, tpot_s: 1.0 },
+        admin: None,
+        within: None,
     };
     let path = file("much");
     let plan = Plan { repeats: 1, ..plan(&["as_it_is"], &[2, 4, 8]) };
@@ -178,6 +209,8 @@ async fn rates_are_levels_too() {
         endpoint: endpoint(&format!("http://{}", worker.address())),
         switch: Switch::Nothing,
         objective: Objective { ttft_s: 60.0, tpot_s: 60.0 },
+        admin: None,
+        within: None,
     };
     let path = file("rates");
     let plan = Plan { repeats: 1, per_minute: true, ..plan(&["as_it_is"], &[120, 60_000, 90_000]) };
@@ -201,8 +234,13 @@ async fn bad_endpoints_end_in_a_finished_report() {
         ("endless", saying(chunk, false).await, "nothing came back"),
         ("malformed", saying(malformed, true).await, "not understood"),
     ] {
-        let setting =
-            Setting { endpoint: endpoint(&url), switch: Switch::Nothing, objective: Objective::default() };
+        let setting = Setting {
+            endpoint: endpoint(&url),
+            switch: Switch::Nothing,
+            objective: Objective::default(),
+            admin: None,
+            within: None,
+        };
         let path = file(name);
         let plan = Plan { repeats: 1, ..plan(&["as_it_is"], &[2, 4]) };
         let (results, _) = sweep(&setting, plan, &path, 0).await.unwrap();
@@ -223,7 +261,13 @@ async fn a_command_switches_what_is_not_ours() {
     let log = file("switch-log");
     let command = format!("echo $MODE >> {}", log.display());
     let switch = Switch::Command { command, endpoint: Box::new(endpoint.clone()) };
-    let setting = Setting { endpoint: endpoint.clone(), switch, objective: Objective::default() };
+    let setting = Setting {
+        endpoint: endpoint.clone(),
+        switch,
+        objective: Objective::default(),
+        admin: None,
+        within: None,
+    };
     let path = file("switch");
     let (results, _) = sweep(&setting, plan(&["off", "on"], &[2]), &path, 0).await.unwrap();
     assert_eq!(results.sets[0].modes(), ["off", "on"]);

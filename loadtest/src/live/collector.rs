@@ -411,7 +411,15 @@ impl Collector {
     pub fn level(&self) -> (LevelFigures, Vec<TurnFigures>) {
         let inner = self.inner.lock();
         let seconds = inner.since.elapsed().as_secs_f64();
-        (inner.all.level(seconds), inner.by_turn.iter().map(|(turn, of)| of.turn(*turn, seconds)).collect())
+        let mut again = Figures::default();
+        inner.by_turn.iter().filter(|(turn, _)| **turn > 1).for_each(|(_, of)| again.merge(of));
+        let again = again.level(seconds);
+        let all = LevelFigures {
+            ttft_again_p50_ms: again.ttft_p50_ms,
+            ttft_again_p95_ms: again.ttft_p95_ms,
+            ..inner.all.level(seconds)
+        };
+        (all, inner.by_turn.iter().map(|(turn, of)| of.turn(*turn, seconds)).collect())
     }
 
     /// Figures of the last so long, and of nothing before counting began.

@@ -76,6 +76,9 @@ figures! {
     tokens_per_step: "tokens per step", "", Higher, 2;
     /// Tokens the router expected a chosen worker to have cached, over those it then reported.
     expected_off_pct: "cache expected, off by", "%", Neither, 2;
+    /// Of turns that have others before them.
+    ttft_again_p50_ms: "TTFT p50, turn 2+", "ms", Lower, 0;
+    ttft_again_p95_ms: "TTFT p95, turn 2+", "ms", Lower, 0;
     router_cpu_ms: "router CPU per request", "ms", Lower, 2;
 }
 

@@ -136,6 +136,9 @@ impl Seen {
         let made = (drafts.drafts - counts.drafts_before.drafts) as f64;
         let drafted = (drafts.tokens - counts.drafts_before.tokens) as f64;
         let accepted = (drafts.accepted - counts.drafts_before.accepted) as f64;
+        let again = counts.turns.iter().filter(|(turn, _)| **turn > 1);
+        let mut again: Vec<f64> = again.flat_map(|(_, of)| of.ttft_ms.iter().copied()).collect();
+        let mut again_ms = |share: f64| (!again.is_empty()).then(|| percentile(&mut again, share));
         let worst = counts.queued_by_time.values().map(|(sum, count)| sum / count).fold(0.0, f64::max);
         LevelFigures {
             tops: Some(counts.tokens as f64 / window_s),
@@ -147,6 +150,8 @@ impl Seen {
             requests: Some(counts.answered as f64),
             queue_ms_mean: (!counts.queued_ms.is_empty()).then(|| mean(counts.queued_ms.iter().copied())),
             queue_ms_worst: Some(worst),
+            ttft_again_p50_ms: again_ms(0.5),
+            ttft_again_p95_ms: again_ms(0.95),
             acceptance_pct: (drafted > 0.0).then(|| 100.0 * accepted / drafted),
             tokens_per_step: Some(if made > 0.0 { 1.0 + accepted / made } else { 1.0 }),
             ..counts.evenness.figures()
