@@ -6,7 +6,7 @@ CLIENTS := engine-adapters/tests/clients/requirements.txt
 VENV := .tools/venv
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 
-.PHONY: help setup setup-clients setup-valgrind setup-browser setup-deploy page test-page test-deploy demo chaos soak test dist bench overhead policy bench-peer lint fuzz fmt clean
+.PHONY: help setup setup-clients setup-valgrind setup-browser setup-deploy setup-engine page test-page test-deploy test-engine demo chaos soak test dist bench overhead policy bench-peer lint fuzz fmt clean
 
 help:
 	@echo "make demo        three simulated engines, the router on port 8000, sixty conversations, the page on port 3000"
@@ -20,7 +20,7 @@ help:
 	@echo "make policy      how placement does on many workloads, simulated (TRACE=FILE adds a recorded trace)"
 	@echo "make bench-peer  the index and its peer in one run (builds crate dynamo-kv-router)"
 	@echo "make fuzz        random bytes at every parser for FUZZ_SECONDS each (needs cargo-fuzz; TARGETS=NAME chooses)"
-	@echo "make test-page   the page in a real browser; make test-deploy: boards, rules, chart, the documents' commands"
+	@echo "make test-page   the page in a real browser; make test-deploy: boards, rules, chart, the documents' commands; make test-engine: the GPU bench's engine"
 	@echo "make lint        formatting, clippy, licences"
 
 # Rust comes by rustup (see rust-toolchain.toml for the version); everything else comes with cargo.
@@ -91,6 +91,18 @@ $(DEPLOY_VENV)/ready: deploy/tests/requirements.txt
 	cd .tools/kubectl-1.20 && apt-get download -qq kubernetes-client && dpkg -x kubernetes-client_*.deb .
 	@touch $@
 
+# The engine that is measured on a GPU, with a model that needs none.
+ENGINE_VENV := .tools/engine-venv
+setup-engine: $(ENGINE_VENV)/ready
+
+$(ENGINE_VENV)/ready: benches/gpu/tests/requirements.txt
+	@python3 -m ensurepip --version >/dev/null 2>&1 || { \
+		echo "installing python3-venv"; apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null; }
+	@rm -rf $(ENGINE_VENV)
+	python3 -m venv $(ENGINE_VENV)
+	$(ENGINE_VENV)/bin/pip install --quiet --disable-pip-version-check -r benches/gpu/tests/requirements.txt
+	@touch $@
+
 # DEMO_SECONDS=N ends it by itself; PORT, ADMIN_PORT, WORKER_PORT, PAGE_PORT move it; DEMO='--flip 60' adds flags.
 demo: setup page
 	$(CARGO) build --quiet --release --locked -p kvlane-router -p kvlane-engine-adapters -p kvlane-loadtest --bins
@@ -111,12 +123,16 @@ setup-valgrind:
 		echo "installing valgrind"; apt-get update -qq && apt-get install -y -qq valgrind >/dev/null; }
 
 # The page comes before cargo, so that everything is compiled once and with it.
-test: setup page setup-clients setup-valgrind setup-browser setup-deploy
+test: setup page setup-clients setup-valgrind setup-browser setup-deploy setup-engine
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
 	$(CARGO) test --locked -p kvlane-indexer --features shuttle --test interleavings
-	$(MAKE) --no-print-directory test-page test-deploy
+	$(MAKE) --no-print-directory test-engine test-page test-deploy
+
+test-engine: setup-engine
+	@[ -x target/debug/kvlane ] || $(CARGO) build --locked --workspace --bins
+	$(ENGINE_VENV)/bin/python -m pytest -q -p no:cacheprovider benches/gpu/tests
 
 # Boards and rules against a real Prometheus beside the demo; charts, manifests and images against schemas. No cluster, no Docker.
 test-deploy: setup-deploy

@@ -1,0 +1,155 @@
+"""The tables of benches/GPU.md, from what was measured and what was simulated.
+
+    python3 benches/gpu/tables.py --real RESULTS.json [MORE.json ...] --simulated SIM.json > tables.md
+
+Repeats of a mode at a level, in whichever file, count together.
+"""
+
+import argparse
+import json
+import math
+import statistics
+
+FIGURES = [
+    ("ttft_p50_ms", "TTFT p50 ms", 0), ("ttft_p95_ms", "TTFT p95 ms", 0), ("turn_1", "turn 1 p50", 0),
+    ("turn_2", "turn 2+ p50", 0), ("itl_p50_ms", "ITL p50 ms", 1), ("itl_p95_ms", "ITL p95", 1), ("e2e_p50_s", "E2E p50 s", 1),
+    ("e2e_p95_s", "E2E p95", 1), ("tops", "tokens/s", 0), ("hit_pct", "cached %", 1), ("expected_off_pct", "expected off %", 2),
+    ("inflight_spread_p95", "spread p95", 1), ("router_cpu_ms", "router CPU ms", 1), ("requests", "requests", 0),
+]  # fmt: skip
+COMPARED = [
+    ("ttft_p50_ms", "TTFT p50"), ("ttft_p95_ms", "TTFT p95"), ("itl_p50_ms", "ITL p50"), ("itl_p95_ms", "ITL p95"),
+    ("tops", "tokens/s"), ("hit_pct", "cached"),
+]  # fmt: skip
+# Of Student's t, both sides together 5 %, by degrees of freedom.
+T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
+
+
+def cells(paths):
+    for path in paths:
+        with open(path) as file:
+            for a_set in json.load(file)["sets"]:
+                yield from (cell for cell in a_set["cells"] if cell.get("figures") and not cell.get("invalid"))
+
+
+def figures(cell):
+    """With the medians of turns. Those of later turns are averaged by their requests where they were not counted together."""
+    found, turns = dict(cell["figures"]), cell["by_turn"]
+    mean = lambda of: sum(turn["requests"] * turn["ttft_p50_ms"] for turn in of) / max(1, sum(turn["requests"] for turn in of))
+    found["turn_1"] = mean([turn for turn in turns if turn["turn"] == 1])
+    found["turn_2"] = found.get("ttft_again_p50_ms") or mean([turn for turn in turns if turn["turn"] > 1])
+    return found
+
+
+def grouped(paths):
+    by = {}
+    for cell in cells(paths):
+        by.setdefault((cell["mode"], cell["level"]), []).append(figures(cell))
+    return by
+
+
+def values(by, mode, level, key):
+    return [one[key] for one in by.get((mode, level), []) if one.get(key) is not None]
+
+
+def interval(numbers):
+    """Mean and half of the 95 % interval; none for a single one."""
+    if len(numbers) < 2:
+        return statistics.fmean(numbers), None
+    half = T[min(len(numbers) - 1, max(T))] * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return statistics.fmean(numbers), half
+
+
+def row(parts):
+    print("| " + " | ".join(parts) + " |")
+
+
+def head(parts):
+    row(parts)
+    row(["---"] + ["---:"] * (len(parts) - 1))
+
+
+def shown(numbers, digits):
+    if not numbers:
+        return "–"
+    mean, half = interval(numbers)
+    return f"{mean:.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None else "")
+
+
+def measured(by, modes, levels):
+    for level in levels:
+        counts = {len(by.get((mode, level), [])) for mode in modes}
+        print(f"\n**{level} conversations at a time** ({'/'.join(map(str, sorted(counts)))} repeats)\n")
+        head(["", *modes])
+        for key, title, digits in FIGURES:
+            row([title, *(shown(values(by, mode, level, key), digits) for mode in modes)])
+
+
+def gains(by, modes, levels, base="round_robin"):
+    keys = [("ttft_p50_ms", "TTFT p50"), ("ttft_p95_ms", "TTFT p95"), ("turn_2", "turn 2+ p50"), ("tops", "tokens/s")]
+    head(["over round robin", *(str(level) for level in levels)])
+    for mode in modes:
+        for key, title in keys if mode != base else []:
+            of = lambda level, mode: statistics.fmean(values(by, mode, level, key))
+            row([f"{mode}: {title}", *(f"× {of(level, mode) / of(level, base):.2f}" for level in levels)])
+
+
+def errors(real, simulated, modes, levels):
+    head(["simulated against real, mean of all levels", *(title for _, title in COMPARED)])
+    for mode in [*modes, "all"]:
+        off = []
+        for key, _ in COMPARED:
+            each = []
+            for one in modes if mode == "all" else [mode]:
+                for level in levels:
+                    is_, said = (statistics.fmean(values(by, one, level, key)) for by in (real, simulated))
+                    each.append(abs(said - is_) if key == "hit_pct" else 100 * abs(said / is_ - 1))
+            off.append(f"{statistics.fmean(each):.1f} {'points' if key == 'hit_pct' else '%'}")
+        row([mode, *off])
+
+
+def ranking(real, simulated, modes, levels):
+    """Pairs of modes whose real intervals do not touch: does the simulation put them in the same order?"""
+    told = agreed = 0
+    wrong = []
+    for level in levels:
+        for key, title in COMPARED:
+            for at, one in enumerate(modes):
+                for other in modes[at + 1 :]:
+                    (a, half_a), (b, half_b) = (interval(values(real, mode, level, key)) for mode in (one, other))
+                    if half_a is None or half_b is None or abs(a - b) <= half_a + half_b:
+                        continue
+                    told += 1
+                    c, d = (statistics.fmean(values(simulated, mode, level, key)) for mode in (one, other))
+                    if (a < b) == (c < d):
+                        agreed += 1
+                    else:
+                        wrong.append(f"{title} at {level}: {one} {a:.1f}, {other} {b:.1f}; simulated {c:.1f}, {d:.1f}")
+    print(f"{told} pairs of modes have intervals that do not touch; the simulation orders {agreed} of them the same way.\n")
+    for line in wrong:
+        print(f"- {line}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real", nargs="+", required=True)
+    parser.add_argument("--simulated", required=True)
+    given = parser.parse_args()
+    real, simulated = grouped(given.real), grouped([given.simulated])
+    modes = [mode for mode in ("round_robin", "session", "dynamo", "kvlane") if any(key[0] == mode for key in real)]
+    levels = sorted({level for _, level in real})
+    print("### Real\n")
+    gains(real, modes, levels)
+    measured(real, modes, levels)
+    print("\n### Simulated beside real\n")
+    errors(real, simulated, modes, levels)
+    print()
+    ranking(real, simulated, modes, levels)
+    print()
+    head(["real / simulated", *(title for _, title in COMPARED)])
+    for mode in modes:
+        for level in levels:
+            pair = lambda key: " / ".join(f"{statistics.fmean(values(by, mode, level, key)):.1f}" for by in (real, simulated))
+            row([f"{mode} at {level}", *(pair(key) for key, _ in COMPARED)])
+
+
+main()
