@@ -286,7 +286,7 @@ fn an_engine_is_calibrated_by_its_log_and_simulated() {
     assert!(said.contains("1025 to 2048 tokens prefilled"), "{said}");
     let written = std::fs::read_to_string(&calibration).unwrap();
     assert!(
-        written.starts_with("# Fitted to 2999 steps") && written.contains("roofline = true"),
+        written.starts_with("# Fitted to 2927 steps") && written.contains("roofline = true"),
         "{written}"
     );
     let output = run(&[
