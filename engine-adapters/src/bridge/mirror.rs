@@ -37,7 +37,7 @@ impl Mirror {
     /// On its own tier, or else on any.
     fn find(&self, tier: Tier, block: EngineBlockId) -> Option<&Held> {
         let tiers = std::iter::once(&tier).chain(Tier::ALL.iter());
-        tiers.map(|tier| self.held.get(&(*tier, block))).find_map(|held| held)
+        tiers.into_iter().find_map(|tier| self.held.get(&(*tier, block)))
     }
 
     /// Takes an event in. Blocks that follow an unknown one are dropped, as the index does.
@@ -57,8 +57,9 @@ impl Mirror {
                 for (block, path) in blocks.iter().zip(paths) {
                     let entry = Held { above: above.replace(path), path, hash: block.hash };
                     match self.held.insert((*tier, block.id), entry) {
-                        None => applied.stored += 1,
-                        Some(_) => held(block.id),
+                        Some(before) if before.path == path => held(block.id),
+                        // A name given to something else is news as well.
+                        _ => applied.stored += 1,
                     }
                 }
             }
@@ -100,8 +101,11 @@ impl Mirror {
             if parent.is_some_and(|(_, path)| !seen.insert(path)) {
                 return;
             }
-            let next = children.get(&parent.map(|(_, path)| path)).into_iter().flatten();
-            open.extend(next.map(|(_, tier, block)| (*tier, parent.map(|(name, _)| name), *block)));
+            let (name, path) = (parent.map(|(name, _)| name), parent.map(|(_, path)| path));
+            let next = children.get(&path).into_iter().flatten();
+            // A name that stands above itself, on another tier, cannot be told.
+            let next = next.filter(|(_, _, block)| name != Some(*block));
+            open.extend(next.map(|(_, tier, block)| (*tier, name, *block)));
         };
         extend(&mut open, None);
         while let Some((tier, parent, first)) = open.pop() {
@@ -113,7 +117,9 @@ impl Mirror {
                 let before = open.len();
                 extend(&mut open, Some((block, held.path)));
                 match open[before..] {
-                    [(next_tier, _, next)] if next_tier == tier && blocks.len() < RUN => {
+                    [(next_tier, _, next)]
+                        if next_tier == tier && Some(next) != parent && blocks.len() < RUN =>
+                    {
                         open.truncate(before);
                         block = next;
                     }
@@ -216,5 +222,36 @@ mod tests {
             told.overlap(&prompt, Tick(0)).of(worker).device
         };
         assert_eq!((held(&[2, 3, 4]), held(&[1, 3])), (3, 0));
+    }
+
+    /// The same name on two tiers, once above itself.
+    #[test]
+    fn a_name_above_itself_is_told_as_far_as_it_can_be() {
+        let store = |tier: Tier, parent: Option<u64>, ids: &[u64]| KvEvent::Stored {
+            tier,
+            parent: parent.map(EngineBlockId::from),
+            blocks: ids.iter().map(|id| StoredBlock { id: (*id).into(), hash: BlockHash(*id) }).collect(),
+        };
+        for deeper in [&[7][..], &[1, 7], &[1, 2, 7, 3]] {
+            let mut mirror = Mirror::default();
+            for event in [
+                store(Tier::Device, None, &[7]),
+                store(Tier::Host, None, &[7]),
+                store(Tier::Host, Some(7), &[8]),
+            ] {
+                let _ = mirror.apply(&event, &mut |_| ());
+            }
+            for (at, id) in deeper.iter().enumerate() {
+                let parent = if at == 0 { 7 } else { deeper[at - 1] };
+                let _ = mirror.apply(&store(Tier::Host, Some(parent), &[*id]), &mut |_| ());
+            }
+            let (worker, told) =
+                (WorkerId::new(1, 0), Index::new(IndexConfig { shards: 4, ..IndexConfig::default() }));
+            for event in mirror.events() {
+                event.check().unwrap();
+                assert_eq!(told.apply(worker, &event, Tick(0)).unwrap().orphaned, 0, "{event:?}");
+            }
+            told.check();
+        }
     }
 }
