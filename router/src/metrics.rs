@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hashbrown::HashMap;
 use parking_lot::{Mutex, RwLock};
 use prometheus::core::Collector;
-#[cfg(target_os = "linux")]
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
