@@ -6,6 +6,8 @@
 mod fit;
 mod steps;
 
+use std::collections::BTreeSet;
+
 use kvlane_engine_adapters::sim::Calibration;
 use serde::Serialize;
 
@@ -43,10 +45,15 @@ const PREFILLS: [usize; 8] = [1, 65, 257, 513, 1025, 2049, 4097, usize::MAX];
 
 /// The calibration with the constants under which its steps take as long as these. `base` gives the sizes, and the form.
 pub fn calibrate(base: &Calibration, steps: &[Step]) -> Calibration {
-    let captured = steps.iter().filter(|step| step.work.prefill == 0 && !step.eager);
+    let decoding = |eager: bool| {
+        let alike = steps.iter().filter(move |step| step.work.prefill == 0 && step.eager == eager);
+        alike.map(|step| step.work.batch).collect::<BTreeSet<usize>>()
+    };
+    let (captured, launched) = (decoding(false), decoding(true));
+    let first = launched.first().copied().unwrap_or(usize::MAX);
     let sizes = Calibration {
-        graph_max: captured.map(|step| step.work.batch).max().unwrap_or(0),
-        graph_sizes: Vec::new(),
+        graph_max: captured.range(..first).next_back().copied().unwrap_or(0),
+        graph_sizes: captured.range(first..).filter(|batch| !launched.contains(batch)).copied().collect(),
         speculation: None,
         ..base.clone()
     };

@@ -133,7 +133,8 @@ impl Sweep<'_> {
                     self.not_run(results, &stretch, &open[n..], too_much.as_ref())?;
                     break;
                 }
-                if n > 0 && !self.fits(self.plan.course.length()) {
+                let fill = if fresh { self.plan.fill } else { Duration::ZERO };
+                if !self.fits(fill + self.plan.course.length()) {
                     running.stop(Duration::from_secs(1)).await;
                     break 'stretches;
                 }
@@ -249,7 +250,8 @@ impl Sweep<'_> {
         let generator = check.report(report.all.send_lag_s.p99);
         let (whole, by_turn) = collector.level();
         let goodput_pct = Some(report.all.goodput_share * 100.0);
-        let watched = watch.map(|watch| watch.figures()).unwrap_or_default();
+        let by_cache = Switch::places_by_cache(&stretch.mode);
+        let watched = watch.map(|watch| watch.figures(by_cache)).unwrap_or_default();
         let figures = averaged(&seen, LevelFigures { goodput_pct, ..whole }).or(watched);
         let (passed_over, late) = (report.conversations.passed_over, report.unfinished.late);
         let saturated = self.plan.saturation.of(&figures, &self.objective, passed_over, late);

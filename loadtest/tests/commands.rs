@@ -312,6 +312,7 @@ fn an_engine_is_calibrated_by_its_log_and_simulated() {
         let output = run(&arguments);
         assert!(!output.status.success() && text(&output).contains(says), "{}", text(&output));
     }
+    [log, calibration].iter().for_each(|path| std::fs::remove_file(path).unwrap());
 }
 
 #[test]

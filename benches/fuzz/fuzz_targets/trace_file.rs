@@ -1,7 +1,8 @@
-//! Files the load generator is given: traces, results to compare, calibrations of simulated engines.
+//! Files the load generator is given: traces, results to compare, calibrations of simulated engines, step logs.
 #![no_main]
 
 use kvlane_engine_adapters::sim::{Calibration, Work};
+use kvlane_loadtest::calibrate;
 use kvlane_loadtest::compare::{self, Side, USUAL};
 use kvlane_loadtest::live::Written;
 use kvlane_loadtest::results::Results;
@@ -41,5 +42,14 @@ fuzz_target!(|text: &str| {
     match Calibration::parse("mine.toml", text) {
         Ok(calibration) => assert!(calibration.step_ms(&Work { batch: 1, context: 1, prefill: 1, pairs: 1 }) >= 0.0),
         Err(error) => assert!(error.to_string().starts_with("calibration")),
+    }
+    match calibrate::read("steps", text.as_bytes()) {
+        Ok(steps) => {
+            let base = Calibration { roofline: true, ..Calibration::preset(Calibration::DEFAULT).expect("a preset") };
+            let fitted = calibrate::calibrate(&base, &steps);
+            assert!(fitted.weights_ms >= 0.0 && fitted.prefill_us_per_token >= 0.0);
+            assert_eq!(calibrate::Residuals::of(&fitted, &steps).steps, steps.len());
+        }
+        Err(error) => assert!(format!("{error:#}").starts_with("steps")),
     }
 });

@@ -87,6 +87,7 @@ pub(crate) fn calibrate(arguments: &Calibrate) -> anyhow::Result<()> {
     };
     base.validate()?;
     let calibration = fitted(&base, &steps);
+    calibration.validate()?;
     let residuals = Residuals::of(&calibration, &steps);
     let other_form = fitted(&Calibration { roofline: arguments.linear, ..base }, &steps);
     let other = Residuals::of(&other_form, &steps);

@@ -74,7 +74,7 @@ figures! {
     queue_ms_worst: "wait worst 15 s", "ms", Lower, 0;
     acceptance_pct: "drafts accepted", "%", Higher, 1;
     tokens_per_step: "tokens per step", "", Higher, 2;
-    /// Tokens the router expected a chosen worker to have cached, over those it then reported.
+    /// Tokens the router expected chosen workers to have cached, over those they then reported; too much and too little add up.
     expected_off_pct: "cache expected, off by", "%", Neither, 2;
     /// Of turns that have others before them.
     ttft_again_p50_ms: "TTFT p50, turn 2+", "ms", Lower, 0;

@@ -47,6 +47,11 @@ impl Switch {
         matches!(mode, "session" | "kvlane_session")
     }
 
+    /// Whether our router expects anything of caches in this mode.
+    pub(super) fn places_by_cache(mode: &str) -> bool {
+        Self::MODES.iter().any(|(name, _, policy)| *name == mode && policy.is_some())
+    }
+
     /// Refuses what our router does not know, before anything is measured.
     pub fn check(&self, modes: &[String]) -> anyhow::Result<()> {
         let Self::Router { .. } = self else { return Ok(()) };

@@ -56,8 +56,9 @@ impl Watch {
         Ok(Self { seen, _task: AbortOnDropHandle::new(task) })
     }
 
-    pub(super) fn figures(&self) -> LevelFigures {
-        self.seen.lock().figures()
+    /// `by_cache`: whether the mode expects anything of caches.
+    pub(super) fn figures(&self, by_cache: bool) -> LevelFigures {
+        self.seen.lock().figures(by_cache)
     }
 }
 
@@ -79,20 +80,19 @@ impl Seen {
         self.last = Some(totals);
     }
 
-    fn figures(&mut self) -> LevelFigures {
+    fn figures(&mut self, by_cache: bool) -> LevelFigures {
         let evenness = self.evenness.figures();
         let (Some(first), Some(last)) = (self.first, self.last) else { return evenness };
         let grown =
             |of: fn(&Totals) -> Option<f64>| Some(of(&last)? - of(&first)?).filter(|grown| *grown > 0.0);
         let per_request = || Some(grown(|totals| totals.cpu_s)? / grown(|totals| totals.requests)?);
-        // Ways of placing that do not look at caches expect nothing.
         let off = || {
             let reported = grown(|totals| totals.reported_tokens)?;
-            Some(100.0 * (grown(|totals| totals.expected_tokens)? / reported - 1.0))
+            Some(100.0 * (grown(|totals| totals.expected_tokens).unwrap_or(0.0) / reported - 1.0))
         };
         LevelFigures {
             router_cpu_ms: per_request().map(|seconds| seconds * 1e3),
-            expected_off_pct: off(),
+            expected_off_pct: off().filter(|_| by_cache),
             ..evenness
         }
     }
@@ -116,18 +116,24 @@ mod tests {
             ))
         };
         let mut seen = Seen::default();
-        assert_eq!(seen.figures(), LevelFigures::default());
+        assert_eq!(seen.figures(true), LevelFigures::default());
         seen.look(&look([10, 100, 1000, 1000], [2, 2]));
-        assert_eq!(seen.figures().router_cpu_ms, None);
+        assert_eq!(seen.figures(true).router_cpu_ms, None);
         seen.look(&look([12, 300, 2980, 3000], [1, 5]));
-        let figures = seen.figures();
+        let figures = seen.figures(true);
         assert_eq!(figures.router_cpu_ms, Some(10.0));
         assert!(figures.expected_off_pct.is_some_and(|off| (off + 1.0).abs() < 1e-9));
         assert_eq!(figures.inflight_spread_max, Some(4.0));
+        assert_eq!(seen.figures(false).expected_off_pct, None);
+        // One that expects nothing where there is something is off by all of it.
+        let mut blind = Seen::default();
+        blind.look(&look([0, 0, 0, 1000], [0, 0]));
+        blind.look(&look([1, 1, 0, 2000], [0, 0]));
+        assert_eq!(blind.figures(true).expected_off_pct, Some(-100.0));
         // A router that says nothing of all this is one, too.
         let mut silent = Seen::default();
         silent.look(&[]);
         silent.look(&[]);
-        assert_eq!(silent.figures(), LevelFigures::default());
+        assert_eq!(silent.figures(true), LevelFigures::default());
     }
 }
