@@ -26,10 +26,9 @@ from engine.text import Text
 ANSWER = 64
 
 
-def attention_error(heads, kv_heads, width, device="cuda"):
+def attention_error(heads, kv_heads, width):
     """The worst relative error of prefill and decode, over fresh random inputs."""
-    block_tokens, blocks, worst = 32, 64, {}
-    kind = torch.bfloat16 if device == "cuda" else torch.float32
+    block_tokens, blocks, worst, device, kind = 32, 64, {}, "cuda", torch.bfloat16
     for length, new in ((1000, 1), (1000, 200), (77, 77), (513, 1)):
         keys = torch.randn(blocks * block_tokens, kv_heads, width, device=device, dtype=kind)
         values = torch.randn_like(keys)

@@ -3,7 +3,7 @@
     python3 benches/gpu/prove.py --bin DIR --out DIR [--within 540] [--piece main] [-- FLAGS OF kvlane-load sweep]
 
 Everything is started, measured and stopped in one go. Results are kept in OUT/PIECE.json, and what is there is not measured
-again, so a machine that is lent for minutes is enough, several times. Beside it lie the engines' step logs.
+again: a sweep can be cut into runs of minutes. Beside it lie the engines' step logs.
 """
 
 import argparse
@@ -73,8 +73,11 @@ class Started:
             try:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait(10)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
 
 def wait_for(started, url, seconds):
@@ -132,7 +135,7 @@ def main():
         started.start("kvlane", [*map(str, router), "--log-level", "warn", *workers], with_site)
         wait_for(started, f"http://127.0.0.1:{ADMIN}/ready", 60)
         print(f"ready after {time.monotonic() - begun:.0f} s, {sharing}", flush=True)
-        left = given.within - int(time.monotonic() - begun)
+        left = max(0, given.within - int(time.monotonic() - begun))
         sweep = [binaries / "kvlane-load", "sweep", "--url", f"http://127.0.0.1:{ROUTER}", "--admin-url",
                  f"http://127.0.0.1:{ADMIN}", *PIECES[given.piece], "--within", left, "--out", out / f"{given.piece}.json",
                  *given.more]  # fmt: skip

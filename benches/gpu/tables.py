@@ -2,7 +2,7 @@
 
     python3 benches/gpu/tables.py --real RESULTS.json [MORE.json ...] --simulated SIM.json > tables.md
 
-Repeats of a mode at a level, in whichever file, count together.
+Repeats of a mode at a level, in whichever file, count together; modes are compared over the seeds that both have.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import statistics
 
 FIGURES = [
     ("ttft_p50_ms", "TTFT p50 ms", 0), ("ttft_p95_ms", "TTFT p95 ms", 0), ("turn_1", "turn 1 p50", 0),
-    ("turn_2", "turn 2+ p50", 0), ("itl_p50_ms", "ITL p50 ms", 1), ("itl_p95_ms", "ITL p95", 1), ("e2e_p50_s", "E2E p50 s", 1),
+    ("turn_1_p95", "turn 1 p95", 0), ("turn_2", "turn 2+ p50, mean of turns", 0), ("turn_2_p95", "turn 2+ p95, mean of turns", 0), ("itl_p50_ms", "ITL p50 ms", 1), ("itl_p95_ms", "ITL p95", 1), ("e2e_p50_s", "E2E p50 s", 1),
     ("e2e_p95_s", "E2E p95", 1), ("tops", "tokens/s", 0), ("hit_pct", "cached %", 1), ("expected_off_pct", "expected off %", 2),
     ("inflight_spread_p95", "spread p95", 1), ("router_cpu_ms", "router CPU ms", 1), ("requests", "requests", 0),
 ]  # fmt: skip
@@ -32,23 +32,31 @@ def cells(paths):
 
 
 def figures(cell):
-    """With the medians of turns. Those of later turns are averaged by their requests where they were not counted together."""
-    found, turns = dict(cell["figures"]), cell["by_turn"]
-    mean = lambda of: sum(turn["requests"] * turn["ttft_p50_ms"] for turn in of) / max(1, sum(turn["requests"] for turn in of))
-    found["turn_1"] = mean([turn for turn in turns if turn["turn"] == 1])
-    found["turn_2"] = found.get("ttft_again_p50_ms") or mean([turn for turn in turns if turn["turn"] > 1])
+    """With the quantiles of turns; those of later turns are averaged by their requests."""
+    found = dict(cell["figures"])
+    for name, of in (("turn_1", lambda turn: turn == 1), ("turn_2", lambda turn: turn > 1)):
+        turns = [turn for turn in cell["by_turn"] if of(turn["turn"])]
+        for suffix, key in (("", "ttft_p50_ms"), ("_p95", "ttft_p95_ms")):
+            sum_ = sum(turn["requests"] * turn[key] for turn in turns)
+            found[name + suffix] = sum_ / max(1, sum(turn["requests"] for turn in turns))
     return found
 
 
 def grouped(paths):
     by = {}
     for cell in cells(paths):
-        by.setdefault((cell["mode"], cell["level"]), []).append(figures(cell))
+        by.setdefault((cell["mode"], cell["level"]), {})[cell["repeat"]] = figures(cell)
     return by
 
 
-def values(by, mode, level, key):
-    return [one[key] for one in by.get((mode, level), []) if one.get(key) is not None]
+def values(by, mode, level, key, seeds=None):
+    of = by.get((mode, level), {})
+    return [one[key] for seed, one in of.items() if one.get(key) is not None and (seeds is None or seed in seeds)]
+
+
+def common(by, level, modes):
+    """Seeds that all of them have."""
+    return set.intersection(*(set(by.get((mode, level), {})) for mode in modes))
 
 
 def interval(numbers):
@@ -77,20 +85,20 @@ def shown(numbers, digits):
 
 def measured(by, modes, levels):
     for level in levels:
-        counts = {len(by.get((mode, level), [])) for mode in modes}
-        print(f"\n**{level} conversations at a time** ({'/'.join(map(str, sorted(counts)))} repeats)\n")
+        print(f"\n**{level} conversations at a time**\n")
         head(["", *modes])
+        row(["seeds", *(str(len(by.get((mode, level), {}))) for mode in modes)])
         for key, title, digits in FIGURES:
             row([title, *(shown(values(by, mode, level, key), digits) for mode in modes)])
 
 
 def gains(by, modes, levels, base="round_robin"):
     keys = [("ttft_p50_ms", "TTFT p50"), ("ttft_p95_ms", "TTFT p95"), ("turn_2", "turn 2+ p50"), ("tops", "tokens/s")]
-    head(["over round robin", *(str(level) for level in levels)])
+    head(["over round robin, same seeds", *(str(level) for level in levels)])
     for mode in modes:
         for key, title in keys if mode != base else []:
-            of = lambda level, mode: statistics.fmean(values(by, mode, level, key))
-            row([f"{mode}: {title}", *(f"× {of(level, mode) / of(level, base):.2f}" for level in levels)])
+            mean = lambda level, one: statistics.fmean(values(by, one, level, key, common(by, level, (mode, base))))
+            row([f"{mode}: {title}", *(f"× {mean(level, mode) / mean(level, base):.2f}" for level in levels)])
 
 
 def errors(real, simulated, modes, levels):
@@ -110,7 +118,7 @@ def errors(real, simulated, modes, levels):
 def ranking(real, simulated, modes, levels):
     """Pairs of modes whose real intervals do not touch: does the simulation put them in the same order?"""
     told = agreed = 0
-    wrong = []
+    wrong, pairs = [], {}
     for level in levels:
         for key, title in COMPARED:
             for at, one in enumerate(modes):
@@ -119,12 +127,15 @@ def ranking(real, simulated, modes, levels):
                     if half_a is None or half_b is None or abs(a - b) <= half_a + half_b:
                         continue
                     told += 1
+                    pairs[f"{one} and {other} at {level}"] = pairs.get(f"{one} and {other} at {level}", 0) + 1
                     c, d = (statistics.fmean(values(simulated, mode, level, key)) for mode in (one, other))
                     if (a < b) == (c < d):
                         agreed += 1
                     else:
                         wrong.append(f"{title} at {level}: {one} {a:.1f}, {other} {b:.1f}; simulated {c:.1f}, {d:.1f}")
-    print(f"{told} pairs of modes have intervals that do not touch; the simulation orders {agreed} of them the same way.\n")
+    print(f"In {told} comparisons the real intervals do not touch; the simulation has {agreed} of them in the same order.\n")
+    for name, count in pairs.items():
+        print(f"- {name}: {count} of {len(COMPARED)} figures")
     for line in wrong:
         print(f"- {line}")
 

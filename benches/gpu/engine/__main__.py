@@ -4,9 +4,11 @@ import argparse
 import multiprocessing
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import tempfile
+import threading
 
 HERE = pathlib.Path(__file__).resolve()
 MODEL = HERE.parents[3] / "engine-adapters/models/kvlane-small"
@@ -63,6 +65,11 @@ def main():
     from .text import Text
 
     given = options()
+    if given.kv_blocks * given.block_tokens < given.max_model_len:
+        sys.exit(
+            f"--kv-blocks {given.kv_blocks} hold {given.kv_blocks * given.block_tokens} tokens, expected room for "
+            f"--max-model-len {given.max_model_len}"
+        )
     text = Text(given.model)
     place = tempfile.mkdtemp(prefix="kvlane-engine-")
     inbox, outbox = f"ipc://{place}/in", f"ipc://{place}/out"
@@ -74,7 +81,15 @@ def main():
         target=api.serve, args=(given, publisher.source(), inbox, outbox), daemon=True
     )
     front.start()
-    signal.signal(signal.SIGTERM, lambda *_: (front.terminate(), os._exit(0)))
+
+    def leave(code):
+        front.terminate()
+        shutil.rmtree(place, ignore_errors=True)
+        os._exit(code)
+
+    signal.signal(signal.SIGTERM, lambda *_: leave(0))
+    # One is nothing without the other.
+    threading.Thread(target=lambda: (front.join(), leave(1)), daemon=True).start()
     batch = Batch(given.kv_blocks, given.block_tokens, given.slots, given.step_tokens)
     Core(batch, weights, publisher, StepLog(given.log), inbox, outbox).serve()
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import os
 import random
 import time
 import uuid
@@ -29,6 +30,16 @@ class Refusal(Exception):
 
 def refuse(message):
     return Refusal(400, "BadRequestError", message)
+
+
+def is_message(value):
+    """With content that is a text, parts of one, or none."""
+    if not isinstance(value, dict):
+        return False
+    content = value.get("content")
+    parts = content if isinstance(content, list) else []
+    fine = all(isinstance(part, dict) and isinstance(part.get("text", ""), str) for part in parts)
+    return fine and (content is None or isinstance(content, (str, list)))
 
 
 class Api:
@@ -65,12 +76,17 @@ class Api:
 
     async def _listen(self, _):
         self._listening = asyncio.create_task(self._hear())
+        # A front end that hears nothing is of no use, and its health would be a lie.
+        self._listening.add_done_callback(lambda _: os._exit(1))
 
     async def _hear(self):
         while True:
             kind, said, self._state = msgpack.unpackb(await self._out.recv())
             if kind == core.CLEARED:
-                self._resets.pop(0).set_result(said)
+                asked = self._resets.pop(0)
+                # Whoever asked may have gone.
+                if not asked.done():
+                    asked.set_result(said)
                 continue
             for id, token, done, cached, queued_s in said:
                 if answer := self._answers.get(id):
@@ -84,8 +100,11 @@ class Api:
         return web.json_response({"object": "list", "data": [model]})
 
     async def tokenize(self, request):
-        body = await self._body(request)
-        tokens = self._prompt(body, chat="messages" in body)
+        try:
+            body = await self._body(request)
+            tokens = self._prompt(body, chat="messages" in body)
+        except Refusal as refusal:
+            return refusal.response
         return web.json_response(
             {"count": len(tokens), "max_model_len": self.options.max_model_len, "tokens": tokens, "token_strs": None}
         )
@@ -146,13 +165,15 @@ class Api:
     def _prompt(self, body, chat):
         if chat:
             messages = body.get("messages")
-            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            if not isinstance(messages, list) or not all(map(is_message, messages)):
                 raise refuse("`messages` is missing, expected a list of messages")
-            return self.text.chat(messages)
+            return self.text.chat(messages, body.get("add_generation_prompt") is not False)
         prompt = body.get("prompt")
         if isinstance(prompt, str):
-            return self.text.tokens(prompt, special=True)
-        if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
+            return self.text.tokens(prompt, body.get("add_special_tokens") is not False)
+        if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+            if not 0 <= min(prompt) <= max(prompt) < self.text.vocabulary:
+                raise refuse(f"`prompt` has token ids outside of 0 to {self.text.vocabulary - 1}")
             return prompt
         raise refuse("`prompt` is missing, expected a text or a list of token ids")
 

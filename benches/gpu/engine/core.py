@@ -93,6 +93,5 @@ class Core:
         batch, pool = self.batch, self.batch.pool
         return {
             "running": len(batch.running), "waiting": len(batch.waiting), "usage": 1 - pool.unused / pool.count,
-            "cached_blocks": pool.cached, "queried": batch.queried_tokens, "hit": batch.hit_tokens,
-            "preemptions": batch.preemptions,
+            "queried": batch.queried_tokens, "hit": batch.hit_tokens, "preemptions": batch.preemptions,
         }  # fmt: skip

@@ -24,18 +24,12 @@ class Shape:
         attention = self.width * self.head_width * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.width * self.inner) + 2 * self.vocabulary * self.width
 
-    @property
-    def kv_bytes_per_token(self):
-        return 2 * 2 * self.layers * self.kv_heads * self.head_width
-
 
 # The sizes of Llama 3.1 and 3.2.
 SHAPES = {
     "1b": Shape(layers=16, width=2048, inner=8192, heads=32, kv_heads=8, head_width=64),
     "3b": Shape(layers=28, width=3072, inner=8192, heads=24, kv_heads=8, head_width=128),
     "8b": Shape(layers=32, width=4096, inner=14336, heads=32, kv_heads=8, head_width=128),
-    # For tests without a GPU.
-    "tiny": Shape(layers=2, width=128, inner=256, heads=16, kv_heads=8, head_width=16, vocabulary=4608),
 }
 EPSILON = 1e-5
 ROPE_BASE = 500_000.0
@@ -69,7 +63,7 @@ class Inputs:
             ids=rows, positions=rows, slots=rows, lengths=sequences, samples=sequences, warmth=sequences,
             tables=sequences * table_width, tiles=tiles * 4,
         )  # fmt: skip
-        self._host = torch.zeros(sum(sizes.values()), dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._host = torch.zeros(sum(sizes.values()), dtype=torch.int32, pin_memory=True)
         self._there = torch.zeros_like(self._host, device=device)
         here, end = self._host.numpy(), 0
         for name, size in sizes.items():
@@ -127,11 +121,10 @@ class Llama:
     """`words` are the tokens that may come out, `openers` those an answer may begin with."""
 
     def __init__(
-        self, shape, kv_blocks, words, openers, block_tokens=32, slots=32, longest=8192, device="cuda", seed=1, exact=False
+        self, shape, kv_blocks, words, openers, block_tokens=32, slots=32, longest=8192, seed=1, exact=False
     ):
         self.shape, self.block_tokens, self.slots, self.exact = shape, block_tokens, slots, exact
-        self.device = torch.device(device)
-        self.kind = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.device, self.kind, self.kv_blocks = torch.device("cuda"), torch.bfloat16, kv_blocks
         self.table_width = -(-longest // block_tokens)
         self.product = kernels.product if exact else torch.nn.functional.linear
         self.tile_queries = kernels.prefill_queries(shape.heads, shape.kv_heads)
@@ -167,8 +160,9 @@ class Llama:
 
     def warm_up(self, step_tokens, graphs=True):
         """Compiles what is compiled on first use, and captures the decoding steps."""
-        batch = Batch((step_tokens + 64) // self.block_tokens + 2, self.block_tokens, self.slots, step_tokens)
-        for count in (step_tokens, 64, 1):
+        batch = Batch(self.kv_blocks, self.block_tokens, self.slots, step_tokens)
+        room = min(self.kv_blocks, self.table_width) * self.block_tokens - self.block_tokens
+        for count in (min(step_tokens, room), 64, 1):
             batch.add(Sequence(0, [0] * count, count, most_tokens=3))
             while batch.waiting or batch.running:
                 step = batch.plan(0.0)

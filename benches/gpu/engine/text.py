@@ -18,6 +18,7 @@ class Text:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(template)
         self._specials = {name: about[name] for name in ("bos_token", "eos_token") if isinstance(about.get(name), str)}
+        self.vocabulary = self._tokenizer.get_vocab_size()
         self.words, self.openers = self._sayable()
         self.pieces = {token: self._tokenizer.decode([token]) for token in {*self.words, *self.openers}}
 
@@ -39,11 +40,11 @@ class Text:
     def tokens(self, text, special=False):
         return self._tokenizer.encode(text, add_special_tokens=special).ids
 
-    def chat(self, messages):
+    def chat(self, messages, answer_follows=True):
         flat = []
         for message in messages:
             content = message.get("content") or ""
             if isinstance(content, list):
                 content = "".join(part.get("text", "") for part in content)
             flat.append({**message, "content": content})
-        return self.tokens(self._template.render(messages=flat, add_generation_prompt=True, **self._specials))
+        return self.tokens(self._template.render(messages=flat, add_generation_prompt=answer_follows, **self._specials))
