@@ -169,8 +169,8 @@ async fn what_does_not_fit_is_begun_another_time() {
     let cells =
         async |setting: &Setting| sweep(setting, plan(), &path, 0).await.unwrap().0.sets[0].cells.len();
     assert_eq!(cells(&setting).await, 0);
-    // Two seconds for the first, and not two more.
-    setting.within = Some(Duration::from_millis(2500));
+    // Two seconds for the first, and not two more, however slow the machine is in between.
+    setting.within = Some(Duration::from_millis(3500));
     assert_eq!(cells(&setting).await, 1);
     setting.within = None;
     assert_eq!(cells(&setting).await, 2);

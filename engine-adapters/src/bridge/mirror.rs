@@ -36,8 +36,8 @@ impl Mirror {
 
     /// On its own tier, or else on any.
     fn find(&self, tier: Tier, block: EngineBlockId) -> Option<&Held> {
-        let tiers = std::iter::once(&tier).chain(Tier::ALL.iter());
-        tiers.into_iter().find_map(|tier| self.held.get(&(*tier, block)))
+        let mut tiers = std::iter::once(&tier).chain(Tier::ALL.iter());
+        tiers.find_map(|tier| self.held.get(&(*tier, block)))
     }
 
     /// Takes an event in. Blocks that follow an unknown one are dropped, as the index does.
