@@ -210,7 +210,7 @@ settings! {
             env "DYN_KV_OVERLAP_SCORE_WEIGHT", env "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT";
         /// Blocks a request counts for, whatever its prompt; the policy's own when not given (360 and 0)
         request_weight: Option<f64> = "''";
-        /// Blocks each request that waits for a slot counts for besides; the policy's own when not given (960 and 0)
+        /// Blocks each request that waits for a slot counts for besides; the policy's own when not given (240 and 0)
         waiting_weight: Option<f64> = "''";
         /// Blocks the worker of a session's last request is ahead by; the policy's own when not given (1200 and 0)
         home_weight: Option<f64> = "''";

@@ -74,7 +74,7 @@ impl Weights {
     pub const KVLANE: Self = Self {
         overlap: 32.0,
         request: 360.0,
-        waiting: 960.0,
+        waiting: 240.0,
         home: 1200.0,
         temperature: 0.0,
         slot_guard: true,
