@@ -19,9 +19,10 @@ FIGURES = [
     ("inflight_spread_p95", "spread p95", 1), ("router_cpu_ms", "router CPU ms", 1), ("requests", "requests", 0),
 ]  # fmt: skip
 COMPARED = [
-    ("ttft_p50_ms", "TTFT p50"), ("ttft_p95_ms", "TTFT p95"), ("itl_p50_ms", "ITL p50"), ("itl_p95_ms", "ITL p95"),
-    ("tops", "tokens/s"), ("hit_pct", "cached"),
+    ("ttft_p50_ms", "TTFT p50"), ("ttft_p95_ms", "TTFT p95"), ("ttft_again_p50_ms", "turn 2+ p50"), ("itl_p50_ms", "ITL p50"),
+    ("itl_p95_ms", "ITL p95"), ("tops", "tokens/s"), ("hit_pct", "cached"),
 ]  # fmt: skip
+NONE = "–"
 # Of Student's t, both sides together 5 %, by degrees of freedom.
 T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}
 
@@ -39,8 +40,9 @@ def figures(cell):
     for name, of in (("turn_1", lambda turn: turn == 1), ("turn_2", lambda turn: turn > 1)):
         turns = [turn for turn in cell["by_turn"] if of(turn["turn"])]
         for suffix, key in (("", "ttft_p50_ms"), ("_p95", "ttft_p95_ms")):
-            sum_ = sum(turn["requests"] * turn[key] for turn in turns)
-            found[name + suffix] = sum_ / max(1, sum(turn["requests"] for turn in turns))
+            known = [(turn["requests"], turn[key]) for turn in turns if turn["requests"] and turn.get(key) is not None]
+            count = sum(requests for requests, _ in known)
+            found[name + suffix] = sum(requests * value for requests, value in known) / count if count else None
     return found
 
 
@@ -51,9 +53,14 @@ def grouped(paths):
     return by
 
 
-def values(by, mode, level, key, seeds=None):
-    of = by.get((mode, level), {})
-    return [one[key] for seed, one in of.items() if one.get(key) is not None and (seeds is None or seed in seeds)]
+def values(by, mode, level, key):
+    return [one[key] for one in by.get((mode, level), {}).values() if one.get(key) is not None]
+
+
+def mean(by, mode, level, key):
+    """None where nothing was measured."""
+    numbers = values(by, mode, level, key)
+    return statistics.fmean(numbers) if numbers else None
 
 
 def common(by, level, modes):
@@ -62,9 +69,11 @@ def common(by, level, modes):
 
 
 def interval(numbers):
-    """Mean and half of the 95 % interval; none for a single one."""
+    """Mean and half of the 95 % interval; none for a single one, neither where there is nothing."""
+    if not numbers:
+        return None, None
     if len(numbers) < 2:
-        return statistics.fmean(numbers), None
+        return numbers[0], None
     half = T[min(len(numbers) - 1, max(T))] * statistics.stdev(numbers) / math.sqrt(len(numbers))
     return statistics.fmean(numbers), half
 
@@ -78,11 +87,14 @@ def head(parts):
     row(["---"] + ["---:"] * (len(parts) - 1))
 
 
-def shown(numbers, digits):
-    if not numbers:
-        return "–"
-    mean, half = interval(numbers)
-    return f"{mean:.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None else "")
+def shown(numbers, digits, seeds):
+    """With the interval where every seed has it; two of three, say, are told as what they are."""
+    middle, half = interval(numbers)
+    if middle is None:
+        return NONE
+    if len(numbers) < seeds:
+        return " and ".join(f"{number:.{digits}f}" for number in numbers)
+    return f"{middle:.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None else "")
 
 
 def measured(by, modes, levels):
@@ -91,18 +103,18 @@ def measured(by, modes, levels):
         head(["", *modes])
         row(["seeds", *(str(len(by.get((mode, level), {}))) for mode in modes)])
         for key, title, digits in FIGURES:
-            row([title, *(shown(values(by, mode, level, key), digits) for mode in modes)])
+            seeds = [len(by.get((mode, level), {})) for mode in modes]
+            row([title, *(shown(values(by, mode, level, key), digits, of) for mode, of in zip(modes, seeds))])
 
 
 def ratio(by, mode, base, level, key):
-    """Of the same seeds, as a geometric mean, and the 95 % interval where there are three seeds or more."""
+    """Of the same seeds, as a geometric mean, with the 95 % interval where there are three or more; of two, both."""
     pairs = [(by[mode, level][seed].get(key), by[base, level][seed].get(key)) for seed in common(by, level, (mode, base))]
     logs = [math.log(one / other) for one, other in pairs if one and other]
-    if not logs:
-        return "–"
-    mean, half = interval(logs)
-    spread = f" ({math.exp(mean - half):.2f} to {math.exp(mean + half):.2f})" if len(logs) > 2 else ""
-    return f"× {math.exp(mean):.2f}{spread}"
+    if len(logs) < 3:
+        return "× " + " and ".join(f"{math.exp(log):.2f}" for log in logs) if logs else NONE
+    middle, half = interval(logs)
+    return f"× {math.exp(middle):.2f} ({math.exp(middle - half):.2f} to {math.exp(middle + half):.2f})"
 
 
 def gains(by, modes, levels, base="round_robin"):
@@ -121,9 +133,11 @@ def errors(real, simulated, modes, levels):
             each = []
             for one in modes if mode == "all" else [mode]:
                 for level in levels:
-                    is_, said = (statistics.fmean(values(by, one, level, key)) for by in (real, simulated))
-                    each.append(abs(said - is_) if key == "hit_pct" else 100 * abs(said / is_ - 1))
-            off.append(f"{statistics.fmean(each):.1f} {'points' if key == 'hit_pct' else '%'}")
+                    is_, said = (mean(by, one, level, key) for by in (real, simulated))
+                    if is_ and said is not None:
+                        each.append(abs(said - is_) if key == "hit_pct" else 100 * abs(said / is_ - 1))
+            unit = "points" if key == "hit_pct" else "%"
+            off.append(f"{statistics.fmean(each):.1f} {unit}" if each else NONE)
         row([mode, *off])
 
 
@@ -136,11 +150,11 @@ def ranking(real, simulated, modes, levels):
             for at, one in enumerate(modes):
                 for other in modes[at + 1 :]:
                     (a, half_a), (b, half_b) = (interval(values(real, mode, level, key)) for mode in (one, other))
-                    if half_a is None or half_b is None or abs(a - b) <= half_a + half_b:
+                    c, d = (mean(simulated, mode, level, key) for mode in (one, other))
+                    if None in (half_a, half_b, c, d) or abs(a - b) <= half_a + half_b:
                         continue
                     told += 1
                     pairs[f"{one} and {other} at {level}"] = pairs.get(f"{one} and {other} at {level}", 0) + 1
-                    c, d = (statistics.fmean(values(simulated, mode, level, key)) for mode in (one, other))
                     if (a < b) == (c < d):
                         agreed += 1
                     else:
@@ -171,8 +185,10 @@ def main():
     head(["real / simulated", *(title for _, title in COMPARED)])
     for mode in modes:
         for level in levels:
-            pair = lambda key: " / ".join(f"{statistics.fmean(values(by, mode, level, key)):.1f}" for by in (real, simulated))
-            row([f"{mode} at {level}", *(pair(key) for key, _ in COMPARED)])
+            pair = lambda key: [mean(by, mode, level, key) for by in (real, simulated)]
+            told = lambda pair: " / ".join(NONE if number is None else f"{number:.1f}" for number in pair)
+            row([f"{mode} at {level}", *(told(pair(key)) for key, _ in COMPARED)])
 
 
-main()
+if __name__ == "__main__":
+    main()
