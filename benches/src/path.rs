@@ -52,6 +52,7 @@ pub fn candidates(workers: usize) -> Vec<Candidate> {
         decode_blocks: random.below(10_000) as f64,
         active_requests: random.below(64) as usize,
         slots: None,
+        between_endings: None,
         home: false,
         tie_break: 0,
         barred: None,

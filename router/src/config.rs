@@ -214,7 +214,7 @@ settings! {
         waiting_weight: Option<f64> = "''";
         /// Blocks the worker of a session's last request is ahead by; the policy's own when not given (1200 and 0)
         home_weight: Option<f64> = "''";
-        /// Whether full workers are passed over while another has room; the policy's own when not given
+        /// Whether full workers not worth waiting for are passed over while another has room; the policy's own when not given
         slot_guard: Option<bool> = "''";
         /// Requests that may wait at a full worker, as a share of its slots; more wait in the router
         overflow: f64 = "1.0";

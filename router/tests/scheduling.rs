@@ -146,7 +146,8 @@ async fn adapters_wait_by_themselves() {
     }
 }
 
-/// A full worker is passed over for one with room, whatever it has cached; unless the plain cost is asked for.
+/// A full worker is passed over for one with room while nobody knows how long one waits there; unless the plain cost is
+/// asked for.
 #[tokio::test]
 async fn full_workers_are_passed_over() {
     let bed = bed(2, 2, &["--decision-headers", "true"]).await;

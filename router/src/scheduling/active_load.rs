@@ -5,7 +5,8 @@
 //! and what it has been answered so far.
 //!
 //! What is to be computed before first tokens is computed one after the other, at a speed that is learnt: it dwindles
-//! with time, and what comes is added to what is left.
+//! with time, and what comes is added to what is left. How often requests end is learnt too: so long does one wait for a
+//! slot where all are taken.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub struct ActiveLoad {
     alone: Option<(Ticket, Duration)>,
     tickets: u64,
     speed: PrefillSpeed,
+    endings: Endings,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +72,44 @@ impl PrefillSpeed {
     }
 }
 
+/// How often requests end where there always are some.
+#[derive(Clone, Copy, Debug, Default)]
+struct Endings {
+    /// Those of a while, and how long that was.
+    ended: f64,
+    seconds: f64,
+    /// Those since a request came last that found others; none while nobody is there.
+    since: Option<(usize, Duration)>,
+}
+
+/// How much of what was learnt of endings is kept, one having come.
+const KEPT_ENDINGS: f64 = 0.97;
+
+impl Endings {
+    fn came(&mut self, now: Duration) {
+        if let Some((ended, since)) = self.since {
+            if ended == 0 {
+                return;
+            }
+            self.ended = KEPT_ENDINGS * self.ended + ended as f64;
+            self.seconds = KEPT_ENDINGS * self.seconds + now.saturating_sub(since).as_secs_f64();
+        }
+        self.since = Some((0, now));
+    }
+
+    fn ended(&mut self, idle: bool) {
+        self.since = self.since.filter(|_| !idle).map(|(ended, since)| (ended + 1, since));
+    }
+}
+
 impl ActiveLoad {
+    /// Prompt tokens that could be computed here while one request ends. None until both are known.
+    pub fn tokens_between_endings(&self) -> Option<f64> {
+        let Endings { ended, seconds, .. } = self.endings;
+        let between = (ended > 0.0).then(|| self.speed.computes(Duration::from_secs_f64(seconds / ended)));
+        between.filter(|tokens| *tokens > 0.0)
+    }
+
     pub fn requests(&self) -> usize {
         self.requests
     }
@@ -117,6 +156,7 @@ impl ActiveLoad {
         now: Duration,
     ) -> Ticket {
         self.requests += 1;
+        self.endings.came(now);
         self.total_blocks += prompt.len();
         self.paths.add(prompt);
         self.tickets += 1;
@@ -159,6 +199,7 @@ impl ActiveLoad {
     /// It is over, its answer having filled `answer_blocks`.
     pub fn remove(&mut self, prompt: &[SequenceHash], answer_blocks: usize) {
         self.requests = self.requests.saturating_sub(1);
+        self.endings.ended(self.requests == 0);
         self.total_blocks = self.total_blocks.saturating_sub(prompt.len() + answer_blocks);
         self.paths.remove(prompt);
         if self.requests == 0 {
@@ -185,6 +226,33 @@ mod tests {
         assert_eq!((load.requests(), load.prefill_tokens(), load.blocks_with(&[])), (1, 32, 3));
         load.remove(&path(20), 0);
         assert_eq!((load.blocks_with(&[]), load.total_blocks()), (0, 0));
+    }
+
+    #[test]
+    fn how_often_requests_end_is_learnt_while_there_are_some() {
+        let at = Duration::from_secs;
+        let none: Arc<[SequenceHash]> = [].into();
+        let mut load = ActiveLoad::default();
+        let first = load.add(&none, 4000, true, at(0));
+        load.prefilled(first, Duration::from_millis(500));
+        load.add(&none, 0, true, at(1));
+        assert_eq!(load.tokens_between_endings(), None);
+        load.remove(&none, 0);
+        load.add(&none, 0, true, at(3));
+        assert_eq!(load.tokens_between_endings(), Some(16_000.0), "one in two seconds, 8000 tokens in each");
+        load.add(&none, 0, true, at(10));
+        assert_eq!(load.tokens_between_endings(), Some(16_000.0), "none ended since");
+        load.remove(&none, 0);
+        load.remove(&none, 0);
+        load.add(&none, 0, true, at(13));
+        let all = 8000.0 * (KEPT_ENDINGS * 2.0 + 10.0) / (KEPT_ENDINGS + 2.0);
+        assert!((load.tokens_between_endings().unwrap() - all).abs() < 1.0, "two in the ten seconds since");
+        // Nobody there: the time until somebody comes says nothing.
+        let before = load.tokens_between_endings();
+        load.remove(&none, 0);
+        load.remove(&none, 0);
+        load.add(&none, 0, true, at(1000));
+        assert_eq!((load.requests(), load.tokens_between_endings()), (1, before));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Weights {
     pub home: f64,
     /// Above zero workers are drawn, the cheaper the likelier; at zero the cheapest wins.
     pub temperature: f64,
-    /// Whether a worker whose slots are all taken is passed over while another has room.
+    /// Whether a worker whose slots are all taken is passed over while another has room, unless it is worth waiting for.
     pub slot_guard: bool,
     /// Whether prefill that waits ahead dwindles with time, as it is computed, or counts whole until its first token.
     pub drains: bool,

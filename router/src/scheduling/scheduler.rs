@@ -252,6 +252,7 @@ impl Scheduler {
                 decode_blocks: load.blocks_with(&demand.blocks).saturating_add(others.blocks) as f64,
                 active_requests: load.requests().saturating_add(others.requests),
                 slots: standing.slots,
+                between_endings: load.tokens_between_endings().map(|tokens| tokens / block_tokens),
                 home: home == Some(standing.worker),
                 tie_break: if smaller_tree { standing.held_blocks as u64 } else { 0 },
                 barred: standing.barred,

@@ -44,6 +44,8 @@ pub struct Candidate {
     pub active_requests: usize,
     /// None where it is not known.
     pub slots: Option<Slots>,
+    /// Blocks of a prompt that could be computed there while one request ends. None where it is not known.
+    pub between_endings: Option<f64>,
     /// Whether the session's last request went there.
     pub home: bool,
     /// Among equal costs the smaller goes first.
@@ -79,11 +81,21 @@ impl Candidate {
         self.slots.map_or(0, |slots| self.active_requests.saturating_add(1).saturating_sub(slots.run))
     }
 
+    /// Whether it is worth waiting for a slot there rather than computing so many blocks where there is room.
+    fn worth_waiting(&self, elsewhere: f64) -> bool {
+        let wait = self.between_endings.map(|blocks| blocks * self.waiting() as f64);
+        wait.is_some_and(|blocks| blocks <= PATIENCE * (elsewhere - self.prefill_blocks))
+    }
+
     /// And so are the places to wait.
     fn crowded(&self) -> bool {
         self.slots.is_some_and(|slots| self.active_requests >= slots.run.saturating_add(slots.wait))
     }
 }
+
+/// So many times as long as computing again what is cached there may one wait for a slot. More than once, because what is
+/// computed is waited for by all who are answered meanwhile, and who waits does so alone (`benches/POLICY.md`).
+const PATIENCE: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranked {
@@ -172,14 +184,17 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
     };
     let mut barred = Vec::new();
     let mut keys: Vec<Key> = Vec::with_capacity(candidates.len());
-    let mut roomy = 0;
+    let (mut roomy, mut elsewhere) = (0, f64::INFINITY);
     for (at, candidate) in candidates.iter().enumerate() {
         if let Some(why) = bar(candidate) {
             barred.push(ranked(candidate, Some(why)));
             continue;
         }
         let last = candidate.full();
-        roomy += usize::from(!last);
+        if !last {
+            roomy += 1;
+            elsewhere = elsewhere.min(candidate.prefill_blocks);
+        }
         let (away, requests) = (!candidate.home, candidate.active_requests);
         let (cost, tie) = match policy {
             Policy::RoundRobin | Policy::Random | Policy::PowerOfTwo => (0, 0),
@@ -197,12 +212,17 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
     // Turns are rotated by the draw, so that full ties do not always fall to the first.
     let count = keys.len() as u32;
     let shift = (draw % u64::from(count)) as u32;
-    // While anybody has room, the full ones come last. When nobody has, cost alone decides where to wait.
+    // While anybody has room, the full ones come last, but for those worth waiting for. When nobody has, cost alone decides
+    // where to wait.
     let guarded = weights.slot_guard && roomy > 0;
     let kept = if guarded { u64::MAX } else { !LAST };
     for key in &mut keys {
         key.turn = if key.turn >= shift { key.turn - shift } else { key.turn + count - shift };
         key.cost &= kept;
+        if guarded && key.last() && candidates[key.at as usize].worth_waiting(elsewhere) {
+            key.cost &= !LAST;
+            roomy += 1;
+        }
     }
     if *policy == Policy::PowerOfTwo && count > 1 {
         // One is drawn by the rotation; this is the other.
@@ -272,6 +292,7 @@ mod tests {
             decode_blocks: decode,
             active_requests: 0,
             slots: None,
+            between_endings: None,
             home: false,
             tie_break: 0,
             barred: None,
@@ -412,6 +433,26 @@ mod tests {
         // Without a number of slots nobody is ever full.
         candidates.iter_mut().for_each(|candidate| candidate.slots = None);
         assert_eq!(order(&select(&guarded, &candidates, 0)), [1, 3, 2]);
+    }
+
+    #[test]
+    fn a_full_worker_is_waited_for_where_that_takes_not_much_longer() {
+        let full = |requests: usize, between_endings: Option<f64>| Candidate {
+            active_requests: requests,
+            slots: Some(Slots { run: 4, wait: 4 }),
+            between_endings,
+            ..candidate(1, 0.0, 0.0)
+        };
+        let decide = |full: Candidate, elsewhere: f64| {
+            let decision = select(&Policy::Kv(Weights::KVLANE), &[full, candidate(2, elsewhere, 0.0)], 0);
+            let why = decision.ranked.iter().find(|ranked| ranked.worker.instance == 1).unwrap().barred;
+            (order(&decision)[0], why)
+        };
+        assert_eq!(decide(full(4, Some(200.0)), 100.0), (1, None));
+        assert_eq!(decide(full(4, Some(201.0)), 100.0), (2, Some(Barred::Full)), "that takes too long");
+        assert_eq!(decide(full(5, Some(101.0)), 100.0), (2, Some(Barred::Full)), "for two as well");
+        assert_eq!(decide(full(4, None), 100.0), (2, Some(Barred::Full)), "nobody knows how long");
+        assert_eq!(decide(full(4, Some(5.0)), 10.0), (2, None), "not for nothing: cost decides");
     }
 
     /// Pearson's test: how often each worker is drawn, against the softmax of costs normalised to their range.
