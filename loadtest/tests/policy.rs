@@ -114,6 +114,19 @@ fn overflow_by_cost_beats_a_plain_queue() {
     );
 }
 
+/// At the slots' limit a conversation that leaves its full worker computes its prompt again, and everybody is slower for
+/// it; but nobody waits long for a slot while another is free.
+#[test]
+fn full_workers_are_waited_for_but_not_for_long() {
+    let at_the_limit = rows("think_2", "levels = [200]\nseeds = 2", &[Mode::Kvlane, Mode::Session]);
+    let [ours, pinned] = [Mode::Kvlane, Mode::Session].map(|mode| of(&at_the_limit, mode, 200).figures);
+    at_most("pinned sessions' tokens/s", 200, 0.96 * pinned.tops.unwrap(), ours.tops.unwrap());
+    let long_answers = "levels = [22]\nseeds = 2\nengine.max_batch = 8\nworkload.answer_bounds = [1, 6000]\n\
+        workload.answer_tokens = [3000.0, 900.0]\nworkload.first_answer_tokens = [3000.0, 900.0]";
+    let few_slots = rows("think_2", long_answers, &[Mode::Kvlane]);
+    at_most("TTFT p95", 22, of(&few_slots, Mode::Kvlane, 22).figures.ttft_p95_ms.unwrap(), 1000.0);
+}
+
 /// The plain cost crowds workers past their slots. With some requests placed by load alone to compare with, that is
 /// noticed, and placement leans towards load.
 #[test]
