@@ -78,7 +78,7 @@ struct Endings {
     /// Those of a while, and how long that was.
     ended: f64,
     seconds: f64,
-    /// Those since a request came last that found others; none while nobody is there.
+    /// Those since it was last learnt, and when that was; none while nobody is there.
     since: Option<(usize, Duration)>,
 }
 
@@ -239,13 +239,17 @@ mod tests {
         assert_eq!(load.tokens_between_endings(), None);
         load.remove(&none, 0);
         load.add(&none, 0, true, at(3));
-        assert_eq!(load.tokens_between_endings(), Some(16_000.0), "one in two seconds, 8000 tokens in each");
+        assert_eq!(
+            load.tokens_between_endings(),
+            Some(24_000.0),
+            "one in three seconds, 8000 tokens in each"
+        );
         load.add(&none, 0, true, at(10));
-        assert_eq!(load.tokens_between_endings(), Some(16_000.0), "none ended since");
+        assert_eq!(load.tokens_between_endings(), Some(24_000.0), "none ended since");
         load.remove(&none, 0);
         load.remove(&none, 0);
         load.add(&none, 0, true, at(13));
-        let all = 8000.0 * (KEPT_ENDINGS * 2.0 + 10.0) / (KEPT_ENDINGS + 2.0);
+        let all = 8000.0 * (KEPT_ENDINGS * 3.0 + 10.0) / (KEPT_ENDINGS + 2.0);
         assert!((load.tokens_between_endings().unwrap() - all).abs() < 1.0, "two in the ten seconds since");
         // Nobody there: the time until somebody comes says nothing.
         let before = load.tokens_between_endings();
