@@ -15,7 +15,8 @@ FIGURES = [
     ("ttft_p50_ms", "TTFT p50 ms", 0), ("ttft_p95_ms", "TTFT p95 ms", 0), ("turn_1", "turn 1 p50", 0),
     ("turn_1_p95", "turn 1 p95", 0), ("ttft_again_p50_ms", "turn 2+ p50", 0), ("ttft_again_p95_ms", "turn 2+ p95", 0),
     ("turn_2", "turn 2+ p50, mean of turns", 0), ("turn_2_p95", "turn 2+ p95, mean of turns", 0),
-    ("itl_p50_ms", "ITL p50 ms", 1), ("itl_p95_ms", "ITL p95", 1), ("e2e_p50_s", "E2E p50 s", 1), ("e2e_p95_s", "E2E p95", 1), ("tops", "tokens/s", 0), ("hit_pct", "cached %", 1), ("expected_off_pct", "expected off %", 2),
+    ("itl_p50_ms", "ITL p50 ms", 1), ("itl_p95_ms", "ITL p95", 1), ("e2e_p50_s", "E2E p50 s", 1), ("e2e_p95_s", "E2E p95", 1),
+    ("tops", "tokens/s", 0), ("hit_pct", "cached %", 1), ("expected_off_pct", "expected off %", 2),
     ("inflight_spread_p95", "spread p95", 1), ("router_cpu_ms", "router CPU ms", 1), ("requests", "requests", 0),
 ]  # fmt: skip
 COMPARED = [
