@@ -66,9 +66,9 @@ impl PrefillSpeed {
         }
     }
 
-    /// Tokens computed in so long; none while nothing is known.
-    fn computes(self, time: Duration) -> f64 {
-        if self.seconds > 0.0 { self.tokens / self.seconds * time.as_secs_f64() } else { 0.0 }
+    /// Tokens computed in so many seconds; none while nothing is known.
+    fn computes(self, seconds: f64) -> f64 {
+        if self.seconds > 0.0 { self.tokens / self.seconds * seconds } else { 0.0 }
     }
 }
 
@@ -106,7 +106,7 @@ impl ActiveLoad {
     /// Prompt tokens that could be computed here while one request ends. None until both are known.
     pub fn tokens_between_endings(&self) -> Option<f64> {
         let Endings { ended, seconds, .. } = self.endings;
-        let between = (ended > 0.0).then(|| self.speed.computes(Duration::from_secs_f64(seconds / ended)));
+        let between = (ended > 0.0).then(|| self.speed.computes(seconds / ended));
         between.filter(|tokens| *tokens > 0.0)
     }
 
@@ -121,7 +121,8 @@ impl ActiveLoad {
 
     /// What is left of them by now.
     pub fn prefill_left(&self, now: Duration) -> usize {
-        let left = (self.left - self.speed.computes(now.saturating_sub(self.at))).max(0.0) as usize;
+        let left =
+            (self.left - self.speed.computes(now.saturating_sub(self.at).as_secs_f64())).max(0.0) as usize;
         // No more than those have who wait for it.
         left.min(self.pending_tokens)
     }
@@ -274,9 +275,9 @@ mod tests {
         assert_eq!(load.prefill_left(at(9000)), 0);
         assert_eq!(load.prefill_tokens(), 6000);
         // No more is left than is waited for, and nothing is learnt where two were computed together.
-        let before = load.speed.computes(at(1000));
+        let before = load.speed.computes(1.0);
         load.prefilled(second, at(1250));
-        assert_eq!((load.prefill_left(at(1250)), load.speed.computes(at(1000))), (2000, before));
+        assert_eq!((load.prefill_left(at(1250)), load.speed.computes(1.0)), (2000, before));
         assert_eq!((load.give_up(third), load.give_up(third), load.prefill_tokens()), (Some(2000), None, 0));
         // What comes to one that is overdue is still to be computed.
         let stuck = load.add(&none, 4000, true, at(2000));
@@ -295,6 +296,6 @@ mod tests {
         load.add(&none, 700, false, at(0));
         let streamed = load.add(&none, 4000, true, at(0));
         load.prefilled(streamed, at(500));
-        assert_eq!(load.speed.computes(at(1000)), 8000.0);
+        assert_eq!(load.speed.computes(1.0), 8000.0);
     }
 }

@@ -30,7 +30,7 @@ export const FEATURES: readonly Feature[] = [
   {
     name: 'Nobody is crowded',
     about:
-      'Full workers are passed over while another has room, unless waiting takes less than computing again. When all are full, requests wait in a bounded, fair queue.',
+      'Full workers are passed over while another has room, unless a short wait saves more computing. When all are full, requests wait in a bounded, fair queue.',
     shows: 'Two full workers, one with free slots, and a request that goes there.',
     Figure: Room,
   },
