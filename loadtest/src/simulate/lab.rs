@@ -206,7 +206,7 @@ impl<'a> Lab<'a> {
         }
         while self.conversations < count {
             self.conversations += 1;
-            let conversation = self.workload.conversation();
+            let conversation = self.workload.conversation(true);
             let at = self.now.after_ms(self.workload.random().random_range(0.0..2000.0));
             self.plan(at, Happening::Asks(conversation));
         }
@@ -254,7 +254,7 @@ impl<'a> Lab<'a> {
     /// What comes by itself.
     fn comes(&mut self) {
         if self.settings.workload.kind == WorkloadKind::Conversations {
-            let conversation = self.workload.conversation();
+            let conversation = self.workload.conversation(false);
             self.asks(conversation);
             let gap_ms = self.workload.arrival_gap_ms(self.target);
             self.plan(self.now.after_ms(gap_ms), Happening::Comes(self.rates));
@@ -461,11 +461,9 @@ impl<'a> Lab<'a> {
             return;
         }
         inflight.first_token = Some(self.now);
-        let waited = self.now.ms_since(inflight.asked);
         if let Some(reservation) = &mut inflight.reservation {
             reservation.first_token(since_start(self.now));
         }
-        self.seen.first_token(self.now, waited);
     }
 
     fn last_token(&mut self, number: u64) {
@@ -497,7 +495,7 @@ impl<'a> Lab<'a> {
                 self.plan(self.now.after_ms(seconds * 1e3), Happening::Asks(conversation));
             }
             None if self.closed_loop() => {
-                let conversation = self.workload.conversation();
+                let conversation = self.workload.conversation(false);
                 self.plan(self.now, Happening::Asks(conversation));
             }
             None => {}

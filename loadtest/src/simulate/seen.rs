@@ -24,9 +24,7 @@ pub(super) struct Answered {
 /// Kept as long as a snapshot may look back.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    first_tokens: VecDeque<(SimTime, f64)>,
-    /// When, time per token, end to end.
-    answers: VecDeque<(SimTime, f64, f64)>,
+    answers: VecDeque<(SimTime, Answered)>,
     counts: Counts,
 }
 
@@ -69,10 +67,6 @@ impl Seen {
         *of = (of.0 + queued_ms, of.1 + 1.0);
     }
 
-    pub(super) fn first_token(&mut self, now: SimTime, ttft_ms: f64) {
-        self.first_tokens.push_back((now, ttft_ms));
-    }
-
     /// An engine is done with a request.
     pub(super) fn done(&mut self, prompt_tokens: usize, cached_tokens: usize, queued_ms: f64) {
         self.counts.prompt_tokens += prompt_tokens;
@@ -83,7 +77,7 @@ impl Seen {
     /// Its client has all of it.
     pub(super) fn answered(&mut self, now: SimTime, answered: Answered, objective: &Objective) {
         let Answered { ttft_ms, per_token_ms, e2e_s, .. } = answered;
-        self.answers.push_back((now, per_token_ms, e2e_s));
+        self.answers.push_back((now, answered));
         self.counts.answered += 1;
         let met = ttft_ms <= objective.ttft_s * 1e3 && per_token_ms <= objective.tpot_s * 1e3;
         self.counts.met += usize::from(met);
@@ -105,20 +99,18 @@ impl Seen {
         self.counts = Counts { drafts_before: drafts, ..Counts::default() };
     }
 
-    /// Latencies since a moment; none when nothing came back since.
+    /// Latencies of what was answered since a moment, as the load generator counts them; none when nothing was.
     pub(super) fn snapshot(&mut self, since: SimTime) -> Option<LevelFigures> {
-        while self.first_tokens.front().is_some_and(|(at, _)| *at <= since) {
-            self.first_tokens.pop_front();
-        }
-        while self.answers.front().is_some_and(|(at, ..)| *at <= since) {
+        while self.answers.front().is_some_and(|(at, _)| *at <= since) {
             self.answers.pop_front();
         }
-        let mut first: Vec<f64> = self.first_tokens.iter().map(|(_, ms)| *ms).collect();
-        let mut between: Vec<f64> = self.answers.iter().map(|(_, ms, _)| *ms).collect();
-        let mut whole: Vec<f64> = self.answers.iter().map(|(_, _, s)| *s).collect();
-        if first.is_empty() || whole.is_empty() {
+        if self.answers.is_empty() {
             return None;
         }
+        let all =
+            |of: fn(&Answered) -> f64| -> Vec<f64> { self.answers.iter().map(|(_, one)| of(one)).collect() };
+        let (mut first, mut between) = (all(|one| one.ttft_ms), all(|one| one.per_token_ms));
+        let mut whole = all(|one| one.e2e_s);
         Some(LevelFigures {
             ttft_p50_ms: Some(percentile(&mut first, 0.5)),
             ttft_p95_ms: Some(percentile(&mut first, 0.95)),

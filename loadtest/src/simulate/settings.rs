@@ -133,6 +133,8 @@ pub struct WorkloadSettings {
     pub answer_tokens: (f64, f64),
     pub answer_bounds: (usize, usize),
     pub think_s: f64,
+    /// Conversations that a level begins with are in the middle of it.
+    pub steady_start: bool,
     /// Requests of a burst, and tokens of which all and each have their own.
     pub burst: usize,
     pub burst_tokens: (usize, usize),
@@ -209,6 +211,7 @@ impl Settings {
                 answer_tokens: (915.0, 150.0),
                 answer_bounds: (64, 1024),
                 think_s: 0.15,
+                steady_start: false,
                 burst: 16,
                 burst_tokens: (3600, 400),
                 trace: None,

@@ -64,7 +64,8 @@ impl Workload {
         Self { settings, block_tokens, random, arrivals, starters, popularity, conversations: 0 }
     }
 
-    pub(crate) fn conversation(&mut self) -> Conversation {
+    /// One that begins now. `initial` is one of those that a level begins with.
+    pub(crate) fn conversation(&mut self, initial: bool) -> Conversation {
         self.conversations += 1;
         let starter = match &self.popularity {
             Some(zipf) => (zipf.sample(&mut self.random) as usize).clamp(1, self.starters.len()) - 1,
@@ -73,11 +74,26 @@ impl Workload {
         let (few, many) = self.settings.turns;
         let turns = self.random.random_range(few..=many);
         let tokens = self.starters[starter] + self.settings.template_tokens;
-        Conversation { number: self.conversations, starter, turns, turn: 0, tokens }
+        let mut conversation = Conversation { number: self.conversations, starter, turns, turn: 0, tokens };
+        if initial && self.settings.steady_start {
+            let past = self.random.random_range(0..turns);
+            for _ in 0..past {
+                self.says(&mut conversation);
+            }
+        }
+        conversation
     }
 
     /// The next turn of a conversation, its answer's length drawn beforehand.
     pub(crate) fn turn(&mut self, conversation: &mut Conversation) -> Turn {
+        let (prompt_tokens, answer_tokens) = self.says(conversation);
+        let blocks =
+            (0..conversation.tokens / self.block_tokens).map(|at| self.block_of(conversation, at)).collect();
+        Turn { prompt_tokens, answer_tokens, blocks }
+    }
+
+    /// Tokens of the next turn's prompt, with everything before it, and of its answer.
+    fn says(&mut self, conversation: &mut Conversation) -> (usize, usize) {
         conversation.turn += 1;
         let (mean, deviation) = if conversation.turn == 1 {
             self.settings.first_answer_tokens
@@ -91,9 +107,7 @@ impl Workload {
         let answer_tokens = (drawn.max(0.0) as usize).clamp(least, most);
         let prompt_tokens = conversation.tokens;
         conversation.tokens += answer_tokens;
-        let blocks =
-            (0..conversation.tokens / self.block_tokens).map(|at| self.block_of(conversation, at)).collect();
-        Turn { prompt_tokens, answer_tokens, blocks }
+        (prompt_tokens, answer_tokens)
     }
 
     /// Blocks of a document are everybody's, the others the conversation's own.
