@@ -123,7 +123,7 @@ impl Sweep<'_> {
             let collector = Collector::new(self.objective, look_back);
             let load = (self.load)(stretch.repeat, Switch::names_session(&stretch.mode), collector.clone())?;
             let target = format!("{}, {}", stretch.mode, self.about);
-            let running = load.start(self.arrivals(first));
+            let running = load.start(self.arrivals(stretch.before(first).unwrap_or(first)));
             let control = running.control();
             let live = Arc::new(Live { collector: collector.clone(), control: control.fixed(), target });
             told(self.progress(&stretch, results, first, Duration::ZERO, News::Begins(&live)));
@@ -138,8 +138,14 @@ impl Sweep<'_> {
                     running.stop(Duration::from_secs(1)).await;
                     break 'stretches;
                 }
-                control.set(self.level(level))?;
+                // After a break caches are filled at the level before, so that this one comes from there as it would have.
+                let before = stretch.before(level).filter(|_| fresh);
+                control.set(self.level(before.unwrap_or(level)))?;
+                let mut reached = before.is_none();
                 let cell = self.cell(&stretch, level, fresh, &collector, stop, |phase, left| {
+                    if !reached && phase.left() <= self.plan.course.warm_up {
+                        reached = control.set(self.level(level)).is_ok();
+                    }
                     told(self.progress(&stretch, results, level, left, News::Phase(phase)));
                 });
                 let Some(mut cell) = cell.await else {

@@ -10,7 +10,7 @@ use kvlane_engine_adapters::secret::bearer_in;
 use kvlane_loadtest::arrivals::Pattern;
 use kvlane_loadtest::client::Endpoint;
 use kvlane_loadtest::http::Admin;
-use kvlane_loadtest::live::{Collector, Course, Load};
+use kvlane_loadtest::live::{Collector, Course, Level, Live, Load};
 use kvlane_loadtest::measure::Objective;
 use kvlane_loadtest::report;
 use kvlane_loadtest::results::Results;
@@ -50,13 +50,13 @@ struct Setting {
     within: Option<Duration>,
 }
 
-/// Runs a sweep; stops it after so many cells. Gives what came of it, and the cells that were told of.
+/// Runs a sweep; stops it after so many cells. Gives what came of it, the cells that were told of, and the loads.
 async fn sweep(
     setting: &Setting,
     plan: Plan,
     file: &Path,
     stop_after: usize,
-) -> anyhow::Result<(Results, usize)> {
+) -> anyhow::Result<(Results, usize, Vec<Arc<Live>>)> {
     let load = |seed: u64, names_session: bool, collector: Arc<Collector>| -> anyhow::Result<Load> {
         let (endpoint, workload) =
             (setting.endpoint.clone(), Workload::Conversations(Box::new(conversations())));
@@ -76,18 +76,22 @@ async fn sweep(
         until: setting.within.map(|within| tokio::time::Instant::now() + within),
     };
     let stop = CancellationToken::new();
-    let mut cells = 0;
+    let (mut cells, mut loads) = (0, Vec::new());
     let running = sweep.run(&stop, |progress| {
         assert!(progress.done <= progress.of);
-        if let News::Cell(_) = progress.news {
-            cells += 1;
-            if cells == stop_after {
-                stop.cancel();
+        match progress.news {
+            News::Cell(_) => {
+                cells += 1;
+                if cells == stop_after {
+                    stop.cancel();
+                }
             }
+            News::Begins(live) => loads.push(live.clone()),
+            _ => {}
         }
     });
     let results = tokio::time::timeout(Duration::from_secs(120), running).await.expect("never a hang")?;
-    Ok((results, cells))
+    Ok((results, cells, loads))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -119,19 +123,26 @@ async fn modes_are_switched_and_what_was_interrupted_goes_on() {
     };
     let (modes, levels, path) = (["round_robin", "kvlane"], [2, 4], file("modes"));
     // Stopped in round robin: the router goes back to what it was.
-    let (one, _) = sweep(&setting, plan(&modes, &levels), &path, 1).await.unwrap();
+    let (one, ..) = sweep(&setting, plan(&modes, &levels), &path, 1).await.unwrap();
     assert_eq!((one.sets[0].cells.len(), app.router.mode().name()), (1, "kv"));
     std::fs::remove_file(&path).unwrap();
-    let (partly, told) = sweep(&setting, plan(&modes, &levels), &path, 3).await.unwrap();
+    let (partly, told, _) = sweep(&setting, plan(&modes, &levels), &path, 3).await.unwrap();
     assert_eq!((partly.sets[0].cells.len(), told), (3, 3));
     let kept = Results::read(&path).unwrap();
     let names = |results: &Results| -> Vec<(String, usize, u64)> {
         results.sets[0].cells.iter().map(|cell| (cell.mode.clone(), cell.level, cell.repeat)).collect()
     };
     assert_eq!(names(&kept), names(&partly), "kept after every cell");
-    let (whole, told) = sweep(&setting, plan(&modes, &levels), &path, 0).await.unwrap();
+    let (whole, told, loads) = sweep(&setting, plan(&modes, &levels), &path, 0).await.unwrap();
     assert_eq!((whole.sets[0].cells.len(), told), (8, 5));
     assert_eq!(whole.sets[0].cells[..3], kept.sets[0].cells[..], "what is there is not run again");
+    let set =
+        |live: &Live| -> Vec<Level> { live.control.changes().iter().map(|change| change.level).collect() };
+    for load in &loads {
+        let why = "also the one where only 4 was missing: it comes from 2, not from nothing";
+        assert_eq!(set(load), [2, 4].map(Level::Concurrency), "{why}");
+    }
+    assert_eq!(loads.len(), 3);
     for cell in &whole.sets[0].cells {
         let figures = cell.figures.unwrap();
         assert!(figures.requests.unwrap() > 5.0 && figures.error_pct == Some(0.0), "{cell:?}");
@@ -190,7 +201,7 @@ async fn too_much_is_enough() {
     };
     let path = file("much");
     let plan = Plan { repeats: 1, ..plan(&["as_it_is"], &[2, 4, 8]) };
-    let (results, told) = sweep(&setting, plan, &path, 0).await.unwrap();
+    let (results, told, _) = sweep(&setting, plan, &path, 0).await.unwrap();
     let cells = &results.sets[0].cells;
     assert_eq!((cells.len(), told), (3, 1), "one is run, two are not");
     assert!(cells[0].saturated.as_ref().unwrap().contains("more than 10 times the objective"));
@@ -214,7 +225,7 @@ async fn rates_are_levels_too() {
     };
     let path = file("rates");
     let plan = Plan { repeats: 1, per_minute: true, ..plan(&["as_it_is"], &[120, 60_000, 90_000]) };
-    let (results, _) = sweep(&setting, plan, &path, 0).await.unwrap();
+    let (results, ..) = sweep(&setting, plan, &path, 0).await.unwrap();
     let cells = &results.sets[0].cells;
     assert_eq!((cells[0].saturated.clone(), cells.len()), (None, 3));
     assert!(cells[1].saturated.as_ref().unwrap().contains("could not begin"), "{:?}", cells[1].saturated);
@@ -243,7 +254,7 @@ async fn bad_endpoints_end_in_a_finished_report() {
         };
         let path = file(name);
         let plan = Plan { repeats: 1, ..plan(&["as_it_is"], &[2, 4]) };
-        let (results, _) = sweep(&setting, plan, &path, 0).await.unwrap();
+        let (results, ..) = sweep(&setting, plan, &path, 0).await.unwrap();
         let first = &results.sets[0].cells[0];
         let complaints = first.details["complaints"].to_string();
         let why = format!("{complaints} {:?} {:?}", first.invalid, first.saturated);
@@ -269,7 +280,7 @@ async fn a_command_switches_what_is_not_ours() {
         within: None,
     };
     let path = file("switch");
-    let (results, _) = sweep(&setting, plan(&["off", "on"], &[2]), &path, 0).await.unwrap();
+    let (results, ..) = sweep(&setting, plan(&["off", "on"], &[2]), &path, 0).await.unwrap();
     assert_eq!(results.sets[0].modes(), ["off", "on"]);
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "off\non\non\noff\n");
     let command = "sleep 60 & echo no such deployment >&2; exit 3".to_owned();

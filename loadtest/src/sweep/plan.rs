@@ -33,14 +33,18 @@ pub struct Stretch {
 }
 
 impl Stretch {
+    /// The level that one comes from, unless it is the first.
+    pub(super) fn before(&self, level: usize) -> Option<usize> {
+        let at = self.levels.iter().position(|one| *one == level)?;
+        self.levels.get(at.checked_sub(1)?).copied()
+    }
+
     /// Levels that are there.
     pub(super) fn done(&self, set: &Set) -> Vec<usize> {
         let ours = |cell: &&crate::results::Cell| cell.mode == self.mode && cell.repeat == self.repeat;
         set.cells.iter().filter(ours).map(|cell| cell.level).collect()
     }
-}
 
-impl Stretch {
     /// The level that was too much, of those that are there, and what showed it.
     pub(super) fn too_much(&self, set: &Set) -> Option<(usize, String)> {
         let ours = set.cells.iter().filter(|cell| cell.mode == self.mode && cell.repeat == self.repeat);
