@@ -48,11 +48,12 @@ pub fn candidates(workers: usize) -> Vec<Candidate> {
     let mut random = Random::new(workers as u64);
     let candidate = |n: usize| Candidate {
         worker: worker(n),
-        prefill_blocks: random.below(4000) as f64 / 16.0,
+        own_blocks: random.below(2000) as f64 / 16.0,
+        ahead_blocks: random.below(2000) as f64 / 16.0,
         decode_blocks: random.below(10_000) as f64,
         active_requests: random.below(64) as usize,
         slots: None,
-        between_endings: None,
+        stay_blocks: None,
         home: false,
         tie_break: 0,
         barred: None,

@@ -5,8 +5,8 @@
 //! and what it has been answered so far.
 //!
 //! What is to be computed before first tokens is computed one after the other, at a speed that is learnt: it dwindles
-//! with time, and what comes is added to what is left. How often requests end is learnt too: so long does one wait for a
-//! slot where all are taken.
+//! with time, and what comes is added to what is left. How long requests stay is learnt too: from that follows how often one
+//! ends, and how long one waits for a slot where all are taken.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct ActiveLoad {
     alone: Option<(Ticket, Duration)>,
     tickets: u64,
     speed: PrefillSpeed,
-    endings: Endings,
+    stays: Stays,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,42 +72,51 @@ impl PrefillSpeed {
     }
 }
 
-/// How often requests end where there always are some.
+/// How long requests stay: what all of them stayed together, by how many ended. How often one ends follows from it and from
+/// how many there are, and would have to be learnt anew whenever these become more or fewer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Endings {
-    /// Those of a while, and how long that was.
+struct Stays {
     ended: f64,
     seconds: f64,
-    /// Those since it was last learnt, and when that was; none while nobody is there.
-    since: Option<(usize, Duration)>,
+    /// What all have stayed since that was last learnt.
+    fresh_s: f64,
+    /// When one came last, and how many have ended since; none while nobody is there.
+    since: Option<(Duration, usize)>,
 }
 
-/// How much of what was learnt of endings is kept, one having come.
-const KEPT_ENDINGS: f64 = 0.97;
+/// How much of what was learnt of stays is kept, one having come.
+const KEPT_STAYS: f64 = 0.97;
 
-impl Endings {
-    fn came(&mut self, now: Duration) {
-        if let Some((ended, since)) = self.since {
-            if ended == 0 {
-                return;
+impl Stays {
+    /// One comes to so many.
+    fn came(&mut self, requests: usize, now: Duration) {
+        if let Some((since, ended)) = self.since {
+            // Those that ended were there half of the time.
+            let there = requests as f64 + ended as f64 / 2.0;
+            self.fresh_s += there * now.saturating_sub(since).as_secs_f64();
+            if ended > 0 {
+                self.ended = KEPT_STAYS * self.ended + ended as f64;
+                self.seconds = KEPT_STAYS * self.seconds + std::mem::take(&mut self.fresh_s);
             }
-            self.ended = KEPT_ENDINGS * self.ended + ended as f64;
-            self.seconds = KEPT_ENDINGS * self.seconds + now.saturating_sub(since).as_secs_f64();
         }
-        self.since = Some((0, now));
+        self.since = Some((now, 0));
     }
 
+    /// One is over. When the last is, nobody knows when the others were.
     fn ended(&mut self, idle: bool) {
-        self.since = self.since.filter(|_| !idle).map(|(ended, since)| (ended + 1, since));
+        if idle {
+            (self.since, self.fresh_s) = (None, 0.0);
+        }
+        self.since = self.since.map(|(since, ended)| (since, ended + 1));
     }
 }
 
 impl ActiveLoad {
-    /// Prompt tokens that could be computed here while one request ends. None until both are known.
-    pub fn tokens_between_endings(&self) -> Option<f64> {
-        let Endings { ended, seconds, .. } = self.endings;
-        let between = (ended > 0.0).then(|| self.speed.computes(seconds / ended));
-        between.filter(|tokens| *tokens > 0.0)
+    /// Prompt tokens that could be computed here while a request stays. None until both are known.
+    pub fn tokens_of_a_stay(&self) -> Option<f64> {
+        let Stays { ended, seconds, .. } = self.stays;
+        let computed = (ended > 0.0).then(|| self.speed.computes(seconds / ended));
+        computed.filter(|tokens| *tokens > 0.0)
     }
 
     pub fn requests(&self) -> usize {
@@ -156,8 +165,8 @@ impl ActiveLoad {
         streamed: bool,
         now: Duration,
     ) -> Ticket {
+        self.stays.came(self.requests, now);
         self.requests += 1;
-        self.endings.came(now);
         self.total_blocks += prompt.len();
         self.paths.add(prompt);
         self.tickets += 1;
@@ -200,7 +209,7 @@ impl ActiveLoad {
     /// It is over, its answer having filled `answer_blocks`.
     pub fn remove(&mut self, prompt: &[SequenceHash], answer_blocks: usize) {
         self.requests = self.requests.saturating_sub(1);
-        self.endings.ended(self.requests == 0);
+        self.stays.ended(self.requests == 0);
         self.total_blocks = self.total_blocks.saturating_sub(prompt.len() + answer_blocks);
         self.paths.remove(prompt);
         if self.requests == 0 {
@@ -230,34 +239,69 @@ mod tests {
     }
 
     #[test]
-    fn how_often_requests_end_is_learnt_while_there_are_some() {
+    fn how_long_requests_stay_is_learnt_while_there_are_some() {
         let at = Duration::from_secs;
         let none: Arc<[SequenceHash]> = [].into();
         let mut load = ActiveLoad::default();
         let first = load.add(&none, 4000, true, at(0));
         load.prefilled(first, Duration::from_millis(500));
         load.add(&none, 0, true, at(1));
-        assert_eq!(load.tokens_between_endings(), None);
+        assert_eq!(load.tokens_of_a_stay(), None);
         load.remove(&none, 0);
         load.add(&none, 0, true, at(3));
+        let stays = |seconds: f64| Some(8000.0 * seconds);
         assert_eq!(
-            load.tokens_between_endings(),
-            Some(24_000.0),
-            "one in three seconds, 8000 tokens in each"
+            load.tokens_of_a_stay(),
+            stays(4.0),
+            "a second, and two with half of one more, 8000 tokens in each"
         );
         load.add(&none, 0, true, at(10));
-        assert_eq!(load.tokens_between_endings(), Some(24_000.0), "none ended since");
+        assert_eq!(load.tokens_of_a_stay(), stays(4.0), "none ended since");
         load.remove(&none, 0);
         load.remove(&none, 0);
         load.add(&none, 0, true, at(13));
-        let all = 8000.0 * (KEPT_ENDINGS * 3.0 + 10.0) / (KEPT_ENDINGS + 2.0);
-        assert!((load.tokens_between_endings().unwrap() - all).abs() < 1.0, "two in the ten seconds since");
-        // Nobody there: the time until somebody comes says nothing.
-        let before = load.tokens_between_endings();
-        load.remove(&none, 0);
-        load.remove(&none, 0);
+        let all = (KEPT_STAYS * 4.0 + 2.0 * 7.0 + 2.0 * 3.0) / (KEPT_STAYS + 2.0);
+        assert!((load.tokens_of_a_stay().unwrap() - 8000.0 * all).abs() < 1.0, "{:?}", load.stays);
+        // Nobody there: neither the time until somebody comes says anything, nor that of those who were.
+        let before = load.tokens_of_a_stay();
+        load.add(&none, 0, true, at(20));
+        (0..3).for_each(|_| load.remove(&none, 0));
         load.add(&none, 0, true, at(1000));
-        assert_eq!((load.requests(), load.tokens_between_endings()), (1, before));
+        assert_eq!((load.requests(), load.tokens_of_a_stay()), (1, before));
+        load.add(&none, 0, true, at(1002));
+        load.remove(&none, 0);
+        load.add(&none, 0, true, at(1003));
+        let then =
+            (KEPT_STAYS * (KEPT_STAYS + 2.0) * all + 2.0 + 1.5) / (KEPT_STAYS * (KEPT_STAYS + 2.0) + 1.0);
+        assert!((load.tokens_of_a_stay().unwrap() - 8000.0 * then).abs() < 1.0, "{:?}", load.stays);
+    }
+
+    /// Ten that stay ten seconds end once a second; that thirty end three times a second is known before any of them has.
+    #[test]
+    fn more_requests_than_before_stay_as_long() {
+        let none: Arc<[SequenceHash]> = [].into();
+        let mut load =
+            ActiveLoad { speed: PrefillSpeed { tokens: 1.0, seconds: 1.0 }, ..ActiveLoad::default() };
+        for _ in 0..10 {
+            load.add(&none, 0, true, Duration::ZERO);
+        }
+        for second in 1..200 {
+            load.remove(&none, 0);
+            load.add(&none, 0, true, Duration::from_secs(second));
+        }
+        let stay = load.tokens_of_a_stay().unwrap();
+        assert!((stay - 10.0).abs() < 1.0, "{stay}");
+        for _ in 0..20 {
+            load.add(&none, 0, true, Duration::from_secs(200));
+        }
+        for second in 201..205 {
+            (0..3).for_each(|_| load.remove(&none, 0));
+            for _ in 0..3 {
+                load.add(&none, 0, true, Duration::from_secs(second));
+            }
+            let now = load.tokens_of_a_stay().unwrap();
+            assert!((now - stay).abs() < 0.5, "{now} and before {stay}");
+        }
     }
 
     #[test]

@@ -18,10 +18,14 @@ pub enum Policy {
 }
 
 /// How a cost is made: `overlap * prefill_blocks + decode_blocks + request * active_requests`, and `waiting` for each
-/// request that waits for a slot there, less `home` where the session was last.
+/// request that waits for a slot there, less `home` where the session was last. Of `prefill_blocks` those that are the
+/// request's own count `own` times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     pub overlap: f64,
+    /// Blocks to compute that would not be there without the request, against those that wait ahead of it anyway. It waits
+    /// for both, and for the former everybody waits who is answered there.
+    pub own: f64,
     /// Blocks that a request counts for, whatever its prompt. Requests that share a prompt add few blocks to a worker,
     /// and each of them a sequence to every step.
     pub request: f64,
@@ -62,6 +66,7 @@ impl Weights {
     /// The plain cost of the reference (Dynamo 0.9): blocks alone, no slots.
     pub const DYNAMO: Self = Self {
         overlap: 1.0,
+        own: 1.0,
         request: 0.0,
         waiting: 0.0,
         home: 0.0,
@@ -73,6 +78,7 @@ impl Weights {
     /// Ours, chosen over several workloads (see `benches/POLICY.md`).
     pub const KVLANE: Self = Self {
         overlap: 32.0,
+        own: 1.5,
         request: 360.0,
         waiting: 240.0,
         home: 1200.0,

@@ -244,15 +244,15 @@ impl Scheduler {
         let candidate = |(standing, cached): (&Standing, &usize)| {
             let (load, others) = (loads.get(&standing.worker).unwrap_or(&idle), standing.others);
             let ahead = if drains { load.prefill_left(now) } else { load.prefill_tokens() };
-            let prefill_tokens =
-                (demand.prompt_tokens.saturating_sub(*cached) + ahead).saturating_add(others.prefill_tokens);
+            let ahead = ahead.saturating_add(others.prefill_tokens);
             Candidate {
                 worker: standing.worker,
-                prefill_blocks: prefill_tokens as f64 / block_tokens,
+                own_blocks: demand.prompt_tokens.saturating_sub(*cached) as f64 / block_tokens,
+                ahead_blocks: ahead as f64 / block_tokens,
                 decode_blocks: load.blocks_with(&demand.blocks).saturating_add(others.blocks) as f64,
                 active_requests: load.requests().saturating_add(others.requests),
                 slots: standing.slots,
-                between_endings: load.tokens_between_endings().map(|tokens| tokens / block_tokens),
+                stay_blocks: load.tokens_of_a_stay().map(|tokens| tokens / block_tokens),
                 home: home == Some(standing.worker),
                 tie_break: if smaller_tree { standing.held_blocks as u64 } else { 0 },
                 barred: standing.barred,

@@ -36,16 +36,17 @@ pub struct Slots {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     pub worker: WorkerId,
-    /// Blocks to compute there before the first token, those waiting ahead included.
-    pub prefill_blocks: f64,
+    /// Blocks of this request to compute there before its first token, and of those that wait ahead of it.
+    pub own_blocks: f64,
+    pub ahead_blocks: f64,
     /// Blocks in use by requests being answered there, this one's included.
     pub decode_blocks: f64,
     /// Requests placed there and not yet over.
     pub active_requests: usize,
     /// None where it is not known.
     pub slots: Option<Slots>,
-    /// Blocks of a prompt that could be computed there while one request ends. None where it is not known.
-    pub between_endings: Option<f64>,
+    /// Blocks of a prompt that could be computed there while a request stays. None where it is not known.
+    pub stay_blocks: Option<f64>,
     /// Whether the session's last request went there.
     pub home: bool,
     /// Among equal costs the smaller goes first.
@@ -81,10 +82,16 @@ impl Candidate {
         self.slots.map_or(0, |slots| self.active_requests.saturating_add(1).saturating_sub(slots.run))
     }
 
-    /// Whether it is worth waiting for a slot there rather than computing so many blocks where there is room.
-    fn worth_waiting(&self, elsewhere: f64) -> bool {
-        let wait = self.between_endings.map(|blocks| blocks * self.waiting() as f64);
-        wait.is_some_and(|blocks| blocks <= PATIENCE * (elsewhere - self.prefill_blocks))
+    /// Blocks to compute there before the first token, as they are weighed.
+    fn prefill_blocks(&self, weights: &Weights) -> f64 {
+        weights.own * self.own_blocks + self.ahead_blocks
+    }
+
+    /// Whether it is worth waiting for a slot there rather than computing so many blocks more where there is room.
+    fn worth_waiting(&self, more: f64) -> bool {
+        // Of so many that stay so long, one ends so often.
+        let stays = self.waiting() as f64 / self.active_requests.max(1) as f64;
+        self.stay_blocks.is_some_and(|blocks| blocks * stays <= PATIENCE * more)
     }
 
     /// And so are the places to wait.
@@ -93,8 +100,9 @@ impl Candidate {
     }
 }
 
-/// So many times as long as computing again what is cached there may one wait for a slot. More than once, because what is
-/// computed is waited for by all who are answered meanwhile, and who waits does so alone (`benches/POLICY.md`).
+/// So many times as long as computing again what is cached there, as it is weighed, may one wait for a slot. More than once,
+/// because what is computed is waited for by all who are answered meanwhile, and who waits does so alone
+/// (`benches/POLICY.md`).
 const PATIENCE: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -166,7 +174,7 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
         _ => Weights::DYNAMO,
     };
     let cost = |candidate: &Candidate| Cost {
-        prefill: weights.overlap * candidate.prefill_blocks,
+        prefill: weights.overlap * candidate.prefill_blocks(&weights),
         decode: candidate.decode_blocks,
         requests: weights.request * candidate.active_requests as f64,
         waiting: weights.waiting * candidate.waiting() as f64,
@@ -193,7 +201,7 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
         let last = candidate.full();
         if !last {
             roomy += 1;
-            elsewhere = elsewhere.min(candidate.prefill_blocks);
+            elsewhere = elsewhere.min(candidate.prefill_blocks(&weights));
         }
         let (away, requests) = (!candidate.home, candidate.active_requests);
         let (cost, tie) = match policy {
@@ -219,7 +227,8 @@ pub fn select(policy: &Policy, candidates: &[Candidate], draw: u64) -> Decision 
     for key in &mut keys {
         key.turn = if key.turn >= shift { key.turn - shift } else { key.turn + count - shift };
         key.cost &= kept;
-        if guarded && key.last() && candidates[key.at as usize].worth_waiting(elsewhere) {
+        let candidate = &candidates[key.at as usize];
+        if guarded && key.last() && candidate.worth_waiting(elsewhere - candidate.prefill_blocks(&weights)) {
             key.cost &= !LAST;
             roomy += 1;
         }
@@ -288,11 +297,12 @@ mod tests {
     fn candidate(n: u64, prefill: f64, decode: f64) -> Candidate {
         Candidate {
             worker: WorkerId::new(n, 0),
-            prefill_blocks: prefill,
+            own_blocks: prefill,
+            ahead_blocks: 0.0,
             decode_blocks: decode,
             active_requests: 0,
             slots: None,
-            between_endings: None,
+            stay_blocks: None,
             home: false,
             tie_break: 0,
             barred: None,
@@ -321,6 +331,18 @@ mod tests {
         assert_eq!(order(&select(&KV, &candidates, 0)), [1, 2]);
         let heavy = Policy::Kv(Weights { overlap: 4.0, ..Weights::DYNAMO });
         assert_eq!(order(&select(&heavy, &candidates, 0)), [2, 1]);
+    }
+
+    #[test]
+    fn what_only_this_request_computes_weighs_more_than_what_is_computed_anyway() {
+        let mut candidates = [candidate(1, 100.0, 0.0), candidate(2, 5.0, 0.0)];
+        let mut chosen = |ahead: f64| {
+            candidates[1].ahead_blocks = ahead;
+            [KV, Policy::Kv(Weights::KVLANE)].map(|policy| order(&select(&policy, &candidates, 0))[0])
+        };
+        assert_eq!(chosen(90.0), [2, 2]);
+        assert_eq!(chosen(140.0), [1, 2], "half as much again may wait ahead");
+        assert_eq!(chosen(150.0), [1, 1]);
     }
 
     #[test]
@@ -437,10 +459,10 @@ mod tests {
 
     #[test]
     fn a_full_worker_is_waited_for_where_that_takes_not_much_longer() {
-        let full = |requests: usize, between_endings: Option<f64>| Candidate {
+        let full = |requests: usize, stay_blocks: Option<f64>| Candidate {
             active_requests: requests,
             slots: Some(Slots { run: 4, wait: 4 }),
-            between_endings,
+            stay_blocks,
             ..candidate(1, 0.0, 0.0)
         };
         let decide = |full: Candidate, elsewhere: f64| {
@@ -448,11 +470,12 @@ mod tests {
             let why = decision.ranked.iter().find(|ranked| ranked.worker.instance == 1).unwrap().barred;
             (order(&decision)[0], why)
         };
-        assert_eq!(decide(full(4, Some(200.0)), 100.0), (1, None));
-        assert_eq!(decide(full(4, Some(201.0)), 100.0), (2, Some(Barred::Full)), "that takes too long");
-        assert_eq!(decide(full(5, Some(101.0)), 100.0), (2, Some(Barred::Full)), "for two as well");
+        // One of four that stay so long ends in a quarter of it.
+        assert_eq!(decide(full(4, Some(1200.0)), 100.0), (1, None));
+        assert_eq!(decide(full(4, Some(1204.0)), 100.0), (2, Some(Barred::Full)), "that takes too long");
+        assert_eq!(decide(full(5, Some(755.0)), 100.0), (2, Some(Barred::Full)), "for two as well");
         assert_eq!(decide(full(4, None), 100.0), (2, Some(Barred::Full)), "nobody knows how long");
-        assert_eq!(decide(full(4, Some(5.0)), 10.0), (2, None), "not for nothing: cost decides");
+        assert_eq!(decide(full(4, Some(20.0)), 10.0), (2, None), "not for nothing: cost decides");
     }
 
     /// Pearson's test: how often each worker is drawn, against the softmax of costs normalised to their range.
@@ -504,6 +527,7 @@ mod tests {
                 Candidate {
                     slots,
                     active_requests,
+                    ahead_blocks: (mixed >> 30) as f64 % 5.0,
                     ..candidate(n, (mixed >> 40) as f64 % 9.0, (mixed >> 50) as f64 % 7.0)
                 }
             })
@@ -514,7 +538,7 @@ mod tests {
                 let mut all: Vec<&Candidate> = candidates.iter().collect();
                 all.rotate_left(draw as usize);
                 let cost = |candidate: &Candidate| {
-                    weights.overlap * candidate.prefill_blocks
+                    weights.overlap * (weights.own * candidate.own_blocks + candidate.ahead_blocks)
                         + candidate.decode_blocks
                         + weights.request * candidate.active_requests as f64
                         + weights.waiting * candidate.waiting() as f64
