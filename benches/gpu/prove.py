@@ -1,9 +1,9 @@
 """Three replicas on one GPU, Kvlane before them, and a sweep over ways of placing requests; goes on where it was left.
 
-    python3 benches/gpu/prove.py --bin DIR --out DIR [--within 540] [--piece main] [-- FLAGS OF kvlane-load sweep]
+    python3 benches/gpu/prove.py --bin DIR --out DIR [--within 540] [--pieces main repeats] [-- FLAGS OF kvlane-load sweep]
 
 Everything is started, measured and stopped in one go. Results are kept in OUT/PIECE.json, and what is there is not measured
-again: a sweep can be cut into runs of minutes. Beside it lie the engines' step logs.
+again: a sweep can be cut into runs of minutes. Beside it lie the engines' step logs, one set a run.
 """
 
 import argparse
@@ -31,12 +31,14 @@ CHATS = ["--prefix-groups", "12", "--prefix-tokens", "3500-4000", "--prefix-rati
 SHARED = ["--documents", "10", "--document-tokens", "3500-4000", "--turns", "3-5", "--max-tokens", "400", "--think", "0.5"]
 COURSE = ["--warm-up", "14", "--window", "36", "--snapshots", "1", "--snapshot-window", "36", "--fill", "12",
           "--no-early-stop", "--steady-start"]  # fmt: skip
-# Every mode from light load to beyond the slots, once; two levels more often; the other workload.
+# Every mode from light load to beyond the slots, once; two levels more often; light load more often, and a jump from there to just
+# past the slots; the other workload.
 PIECES = {
     "pilot": [*CHATS, "--modes", "round_robin,kvlane", "--levels", "12,84", "--repeats", "1", "--warm-up", "6", "--window", "20",
               "--snapshots", "1", "--snapshot-window", "20", "--fill", "6", "--no-early-stop", "--steady-start"],
     "main": [*CHATS, *COURSE, "--modes", MODES, "--levels", "12,36,60,84,120", "--repeats", "1"],
-    "repeats": [*CHATS, *COURSE, "--modes", MODES, "--levels", "36,84", "--repeats", "4", "--seed", "2"],
+    "repeats": [*CHATS, *COURSE, "--modes", MODES, "--levels", "36,84", "--repeats", "2", "--seed", "2"],
+    "edges": [*CHATS, *COURSE, "--modes", MODES, "--levels", "12,100", "--repeats", "2", "--seed", "2"],
     "shared": [*SHARED, *COURSE, "--modes", MODES, "--levels", "36,84", "--repeats", "1"],
 }  # fmt: skip
 
@@ -107,13 +109,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", required=True, help="where kvlane and kvlane-load are, and wheels the machine lacks")
     parser.add_argument("--out", required=True, help="where results are kept")
-    parser.add_argument("--piece", default="main", choices=[*PIECES])
+    parser.add_argument("--pieces", nargs="+", default=["main"], choices=[*PIECES], help="in this order, one after the other")
     parser.add_argument("--shape", default="8b")
     parser.add_argument("--answers", default="250,60", help="MEAN,DEVIATION of the tokens of answers")
     parser.add_argument("--within", type=int, default=540, help="seconds after which nothing new is begun")
     parser.add_argument("more", nargs="*", help="more flags of kvlane-load sweep")
     given = parser.parse_args()
-    begun, binaries, out = time.monotonic(), pathlib.Path(given.bin).resolve(), pathlib.Path(given.out).resolve()
+    begun_at, begun = time.time(), time.monotonic()
+    binaries, out = pathlib.Path(given.bin).resolve(), pathlib.Path(given.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
     logs = pathlib.Path("/tmp/kvlane-gpu-logs")
     shutil.rmtree(logs, ignore_errors=True)
@@ -135,12 +138,15 @@ def main():
         started.start("kvlane", [*map(str, router), "--log-level", "warn", *workers], with_site)
         wait_for(started, f"http://127.0.0.1:{ADMIN}/ready", 60)
         print(f"ready after {time.monotonic() - begun:.0f} s, {sharing}", flush=True)
-        left = max(0, given.within - int(time.monotonic() - begun))
-        sweep = [binaries / "kvlane-load", "sweep", "--url", f"http://127.0.0.1:{ROUTER}", "--admin-url",
-                 f"http://127.0.0.1:{ADMIN}", *PIECES[given.piece], "--within", left, "--out", out / f"{given.piece}.json",
-                 *given.more]  # fmt: skip
-        code = subprocess.run([*map(str, sweep)], env=with_site).returncode
-        started.check()
+        for piece in given.pieces:
+            left = max(0, given.within - int(time.monotonic() - begun))
+            sweep = [binaries / "kvlane-load", "sweep", "--url", f"http://127.0.0.1:{ROUTER}", "--admin-url",
+                     f"http://127.0.0.1:{ADMIN}", *PIECES[piece], "--within", left, "--out", out / f"{piece}.json",
+                     *given.more]  # fmt: skip
+            code = subprocess.run([*map(str, sweep)], env=with_site).returncode
+            started.check()
+            if code:
+                break
     finally:
         started.stop()
         if on_gpu is not with_site:
@@ -148,7 +154,7 @@ def main():
     for n in range(REPLICAS):
         log = logs / f"steps-{n}.jsonl"
         if log.exists():
-            with log.open("rb") as plain, gzip.open(out / f"{given.piece}-steps-{n}-{int(time.time())}.jsonl.gz", "wb") as packed:
+            with log.open("rb") as plain, gzip.open(out / f"steps-{n}-{int(begun_at)}.jsonl.gz", "wb") as packed:
                 shutil.copyfileobj(plain, packed)
     sys.exit(code)
 

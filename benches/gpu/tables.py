@@ -1,12 +1,13 @@
 """The tables of benches/GPU.md, from what was measured and what was simulated.
 
-    python3 benches/gpu/tables.py --real RESULTS.json [MORE.json ...] --simulated SIM.json > tables.md
+    python3 benches/gpu/tables.py --real RESULTS.json [MORE.json ...] --simulated SIM.json [MORE.json ...] [--levels 12,36]
 
 Repeats of a mode at a level, in whichever file, count together; where files have the same seed, the first of them counts. Modes are
 compared over the seeds that both have.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -14,7 +15,6 @@ import statistics
 FIGURES = [
     ("ttft_p50_ms", "TTFT p50 ms", 0), ("ttft_p95_ms", "TTFT p95 ms", 0), ("turn_1", "turn 1 p50", 0),
     ("turn_1_p95", "turn 1 p95", 0), ("ttft_again_p50_ms", "turn 2+ p50", 0), ("ttft_again_p95_ms", "turn 2+ p95", 0),
-    ("turn_2", "turn 2+ p50, mean of turns", 0), ("turn_2_p95", "turn 2+ p95, mean of turns", 0),
     ("itl_p50_ms", "ITL p50 ms", 1), ("itl_p95_ms", "ITL p95", 1), ("e2e_p50_s", "E2E p50 s", 1), ("e2e_p95_s", "E2E p95", 1),
     ("tops", "tokens/s", 0), ("hit_pct", "cached %", 1), ("expected_off_pct", "expected off %", 2),
     ("inflight_spread_p95", "spread p95", 1), ("router_cpu_ms", "router CPU ms", 1), ("requests", "requests", 0),
@@ -36,15 +36,9 @@ def cells(paths):
 
 
 def figures(cell):
-    """With the quantiles of turns; those of later turns are averaged by their requests."""
-    found = dict(cell["figures"])
-    for name, of in (("turn_1", lambda turn: turn == 1), ("turn_2", lambda turn: turn > 1)):
-        turns = [turn for turn in cell["by_turn"] if of(turn["turn"])]
-        for suffix, key in (("", "ttft_p50_ms"), ("_p95", "ttft_p95_ms")):
-            known = [(turn["requests"], turn[key]) for turn in turns if turn["requests"] and turn.get(key) is not None]
-            count = sum(requests for requests, _ in known)
-            found[name + suffix] = sum(requests * value for requests, value in known) / count if count else None
-    return found
+    """With the quantiles of the first turn."""
+    first = next((turn for turn in cell["by_turn"] if turn["turn"] == 1), {})
+    return {**cell["figures"], "turn_1": first.get("ttft_p50_ms"), "turn_1_p95": first.get("ttft_p95_ms")}
 
 
 def grouped(paths):
@@ -88,14 +82,14 @@ def head(parts):
     row(["---"] + ["---:"] * (len(parts) - 1))
 
 
-def shown(numbers, digits, seeds):
-    """With the interval where every seed has it; two of three, say, are told as what they are."""
-    middle, half = interval(numbers)
-    if middle is None:
+def shown(numbers, digits):
+    """Three and more with their interval, fewer as what they are."""
+    if not numbers:
         return NONE
-    if len(numbers) < seeds:
+    if len(numbers) < 3:
         return " and ".join(f"{number:.{digits}f}" for number in numbers)
-    return f"{middle:.{digits}f}" + (f" ± {half:.{digits}f}" if half is not None else "")
+    middle, half = interval(numbers)
+    return f"{middle:.{digits}f} ± {half:.{digits}f}"
 
 
 def measured(by, modes, levels):
@@ -104,8 +98,7 @@ def measured(by, modes, levels):
         head(["", *modes])
         row(["seeds", *(str(len(by.get((mode, level), {}))) for mode in modes)])
         for key, title, digits in FIGURES:
-            seeds = [len(by.get((mode, level), {})) for mode in modes]
-            row([title, *(shown(values(by, mode, level, key), digits, of) for mode, of in zip(modes, seeds))])
+            row([title, *(shown(values(by, mode, level, key), digits) for mode in modes)])
 
 
 def ratio(by, mode, base, level, key):
@@ -142,39 +135,47 @@ def errors(real, simulated, modes, levels):
         row([mode, *off])
 
 
+def apart(by, one, other, level, key):
+    """Whether the intervals of two modes do not touch."""
+    (a, half_a), (b, half_b) = (interval(values(by, mode, level, key)) for mode in (one, other))
+    return None not in (half_a, half_b) and abs(a - b) > half_a + half_b
+
+
+def apart_by_seed(by, one, other, level, key):
+    """Whether the interval of their differences, seed by seed, leaves out 0: finer, as seeds differ more than modes."""
+    pairs = [(by[one, level][seed].get(key), by[other, level][seed].get(key)) for seed in common(by, level, (one, other))]
+    middle, half = interval([a - b for a, b in pairs if None not in (a, b)])
+    return half is not None and abs(middle) > half
+
+
 def ranking(real, simulated, modes, levels):
-    """Pairs of modes whose real intervals do not touch: does the simulation put them in the same order?"""
-    told = agreed = 0
-    wrong, pairs = [], {}
-    for level in levels:
-        for key, title in COMPARED:
-            for at, one in enumerate(modes):
-                for other in modes[at + 1 :]:
-                    (a, half_a), (b, half_b) = (interval(values(real, mode, level, key)) for mode in (one, other))
-                    c, d = (mean(simulated, mode, level, key) for mode in (one, other))
-                    if None in (half_a, half_b, c, d) or abs(a - b) <= half_a + half_b:
-                        continue
-                    told += 1
-                    pairs[f"{one} and {other} at {level}"] = pairs.get(f"{one} and {other} at {level}", 0) + 1
-                    if (a < b) == (c < d):
-                        agreed += 1
-                    else:
-                        wrong.append(f"{title} at {level}: {one} {a:.1f}, {other} {b:.1f}; simulated {c:.1f}, {d:.1f}")
-    print(f"In {told} comparisons the real intervals do not touch; the simulation has {agreed} of them in the same order.\n")
-    for name, count in pairs.items():
-        print(f"- {name}: {count} of {len(COMPARED)} figures")
-    for line in wrong:
-        print(f"- {line}")
+    """Of pairs of modes that the real runs tell apart: does the simulation put them in the same order?"""
+    pairs = [(one, other) for at, one in enumerate(modes) for other in modes[at + 1 :]]
+    for told, telling in (("the real intervals do not touch", apart), ("they differ seed by seed", apart_by_seed)):
+        found, wrong = {}, []
+        for level, (key, title), (one, other) in itertools.product(levels, COMPARED, pairs):
+            (a, b), (c, d) = ([mean(by, mode, level, key) for mode in (one, other)] for by in (real, simulated))
+            if None in (c, d) or not telling(real, one, other, level, key):
+                continue
+            found.setdefault(f"{one} and {other} at {level}", []).append(title)
+            if (a < b) != (c < d):
+                wrong.append(f"{title} at {level}: {one} {a:.1f}, {other} {b:.1f}; simulated {c:.1f}, {d:.1f}")
+        count = sum(map(len, found.values()))
+        print(f"In {count} comparisons {told}; the simulation has {count - len(wrong)} of them in the same order.\n")
+        for name, titles in found.items():
+            print(f"- {name}: {len(titles)} of {len(COMPARED)} figures")
+        print("".join(f"- otherwise: {line}\n" for line in wrong))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--real", nargs="+", required=True)
-    parser.add_argument("--simulated", required=True)
+    parser.add_argument("--simulated", nargs="+", required=True)
+    parser.add_argument("--levels", type=lambda text: [int(level) for level in text.split(",")], help="only these")
     given = parser.parse_args()
-    real, simulated = grouped(given.real), grouped([given.simulated])
+    real, simulated = grouped(given.real), grouped(given.simulated)
     modes = [mode for mode in ("round_robin", "session", "dynamo", "kvlane") if any(key[0] == mode for key in real)]
-    levels = sorted({level for _, level in real})
+    levels = sorted({level for _, level in real if given.levels is None or level in given.levels})
     print("### Real\n")
     gains(real, modes, levels)
     measured(real, modes, levels)
@@ -182,7 +183,6 @@ def main():
     errors(real, simulated, modes, levels)
     print()
     ranking(real, simulated, modes, levels)
-    print()
     head(["real / simulated", *(title for _, title in COMPARED)])
     for mode in modes:
         for level in levels:
