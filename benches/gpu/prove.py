@@ -125,6 +125,8 @@ def main():
     mps = pathlib.Path("/tmp/kvlane-mps")
     on_gpu, sharing = (with_site, "none") if given.shape == "ledger" else share_gpu(mps, with_site)
     started = Started(logs)
+    # Whoever ends this early ends what it started, too: engines that stay keep the GPU.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended early"))
     try:
         urls = [f"http://127.0.0.1:{ENGINES + 10 * n}" for n in range(REPLICAS)]
         for n, url in enumerate(urls):
@@ -148,6 +150,7 @@ def main():
             if code:
                 break
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         started.stop()
         if on_gpu is not with_site:
             subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=on_gpu)
