@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -77,11 +78,15 @@ def substituted(expr, namespace=WELL):
 
 
 def free_ports(count):
+    """Below the ones that connections take, or somebody's connection may have it before it is listened on."""
+    found = []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        while len(found) < count:
+            port = random.randrange(10_000, 30_000)
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def free_base(offsets):
