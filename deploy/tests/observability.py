@@ -8,12 +8,12 @@ import json
 import math
 import os
 import pathlib
-import random
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -21,6 +21,9 @@ import urllib.parse
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "engine-adapters/tests/support"))
+from ports import free_ports
+
 GRAFANA = ROOT / "deploy/grafana"
 PROMETHEUS = ROOT / "deploy/prometheus"
 KVLANE_BIN = pathlib.Path(os.environ.get("KVLANE_BIN", ROOT / "target/debug"))
@@ -75,18 +78,6 @@ def substituted(expr, namespace=WELL):
 
 
 # ---- Processes -------------------------------------------------------------------------------------------------------
-
-
-def free_ports(count):
-    """Below the ones that connections take, or somebody's connection may have it before it is listened on."""
-    found = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            port = random.randrange(10_000, 30_000)
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                found.append(port)
-    return found
 
 
 def free_base(offsets):

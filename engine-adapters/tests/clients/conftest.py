@@ -1,31 +1,20 @@
 """Starts the real binary on free ports and hands its addresses to the tests."""
 
-import contextlib
 import json
 import os
 import pathlib
-import random
-import socket
 import subprocess
+import sys
 import time
 import urllib.request
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "engine-adapters/tests/support"))
+from ports import free_ports
+
 BINARY = pathlib.Path(os.environ.get("KVLANE_WORKER", ROOT / "target/debug/kvlane-worker"))
-
-
-def free_ports(count):
-    """Below the ones that connections take, or somebody's connection may have it before it is listened on."""
-    found = []
-    with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            port = random.randrange(10_000, 30_000)
-            with contextlib.suppress(OSError):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                found.append(port)
-    return found
 
 
 class Worker:

@@ -94,7 +94,7 @@ impl Candidate {
         self.stay_blocks.is_some_and(|blocks| blocks * stays <= PATIENCE * more)
     }
 
-    /// And so are the places to wait.
+    /// Its slots are taken, and so are the places to wait.
     fn crowded(&self) -> bool {
         self.slots.is_some_and(|slots| self.active_requests >= slots.run.saturating_add(slots.wait))
     }
