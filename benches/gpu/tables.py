@@ -167,11 +167,18 @@ def ranking(real, simulated, modes, levels):
         print("".join(f"- otherwise: {line}\n" for line in wrong))
 
 
+def numbers(text):
+    try:
+        return [int(level) for level in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected numbers with commas between them") from None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--real", nargs="+", required=True)
     parser.add_argument("--simulated", nargs="+", required=True)
-    parser.add_argument("--levels", type=lambda text: [int(level) for level in text.split(",")], help="only these")
+    parser.add_argument("--levels", type=numbers, help="only these, such as 12,36")
     given = parser.parse_args()
     real, simulated = grouped(given.real), grouped(given.simulated)
     modes = [mode for mode in ("round_robin", "session", "dynamo", "kvlane") if any(key[0] == mode for key in real)]
